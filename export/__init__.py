@@ -1,0 +1,1 @@
+"""Export: a checkpoint becomes artifacts, each proven against its source."""

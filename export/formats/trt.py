@@ -1,0 +1,115 @@
+"""TensorRT engines, by TensorRT or by TensorRT for RTX (which builds without a GPU)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError, require
+from penstock.export.formats import Built, Options, Source
+from penstock.export.formats.onnx import opset
+from penstock.export.precision import fp16, int8
+from penstock.runtimes import tensorrt as runtime
+from penstock.signature import Signature
+
+PRECISIONS = ("fp32", "fp16", "int8")
+MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
+
+
+def export(source: Source, options: Options, folder: Path) -> Built:
+    """Write model.plan, and beside it model.onnx: the typed graph that it was built from.
+
+    Raises:
+        PenstockError: no TensorRT is installed, or it refuses the graph.
+    """
+    flavor, trt = runtime.flavor()
+    onnx = require("onnx", "export", "writing ONNX")
+    graph, calibration = source.graph, None
+    if options.precision == "fp16":
+        graph = fp16.lower(graph, source.calibration, folder / "work")
+    elif options.precision == "int8":
+        graph, calibration = int8.for_tensorrt(graph, source.calibration, folder / "work")
+    onnx.save(graph, str(folder / GRAPH_FILE))
+    started = time.perf_counter()
+    plan = build_engine(trt, graph.SerializeToString(), source.signature, options.precision)
+    (folder / MODEL_FILE).write_bytes(plan)
+    build = {
+        "tool": f"{flavor} {trt.__version__}",
+        "flavor": flavor,
+        "version": trt.__version__,
+        "opset": opset(graph),
+        "seconds": round(time.perf_counter() - started, 3),
+        **_target(flavor),
+    }
+    return Built(
+        runtime="tensorrt",
+        model_file=MODEL_FILE,
+        hardware=_hardware(flavor, trt.__version__, build),
+        build=build,
+        calibration=calibration,
+        stand_in=("onnxruntime", GRAPH_FILE),
+    )
+
+
+def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -> bytes:
+    """Build a serialized engine from a typed ONNX graph, with one profile that spans the signature's ranges.
+
+    Strongly typed where TensorRT can (10.12 and later only can); before that with the builder flags that allow the
+    types the graph already holds.
+
+    Args:
+        trt: the Python module of TensorRT or TensorRT for RTX.
+        graph: a serialized `onnx.ModelProto`.
+        signature: its inputs and their ranges.
+        precision: fp32, fp16 or int8.
+
+    Raises:
+        PenstockError: the parser or the builder refuses the graph.
+    """
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    creation = trt.NetworkDefinitionCreationFlag
+    typed = hasattr(creation, "STRONGLY_TYPED")
+    flags = [name for name in ("EXPLICIT_BATCH", "STRONGLY_TYPED") if hasattr(creation, name)]
+    network = builder.create_network(sum(1 << int(getattr(creation, name)) for name in flags))
+    parser = trt.OnnxParser(network, logger)
+    if not parser.parse(graph):
+        errors = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
+        raise PenstockError(f"TensorRT {trt.__version__} cannot read the graph: {errors}")
+    config = builder.create_builder_config()
+    if not typed:
+        _allow_types(trt, config, precision)
+    if hasattr(trt.BuilderFlag, "TF32"):
+        config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32: TF32 keeps 10 bits of the mantissa
+    profile = builder.create_optimization_profile()
+    for tensor in signature.inputs:
+        profile.set_shape(tensor.name, *(_shape(signature, tensor.shape, end) for end in ("min", "opt", "max")))
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise PenstockError(f"TensorRT {trt.__version__} cannot build an engine from the graph; its log says why")
+    return bytes(plan)
+
+
+def _allow_types(trt: Any, config: Any, precision: str) -> None:
+    for name in {"fp32": [], "fp16": ["FP16"], "int8": ["INT8"]}[precision]:
+        config.set_flag(getattr(trt.BuilderFlag, name))
+    # cuBLAS and cuDNN tactics need libraries that TensorRT 8 does not bring itself.
+    sources = (1 << int(trt.TacticSource.EDGE_MASK_CONVOLUTIONS)) | (1 << int(trt.TacticSource.JIT_CONVOLUTIONS))
+    config.set_tactic_sources(sources)
+
+
+def _shape(signature: Signature, shape: tuple[int | str, ...], end: str) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else getattr(signature.dims[size], end) for size in shape)
+
+
+def _target(flavor: str) -> dict[str, Any]:
+    """The GPU that an engine is tied to: TensorRT's to the one it was built on, TensorRT for RTX's to none."""
+    return (runtime.gpu() or {}) if flavor == "tensorrt" else {}
+
+
+def _hardware(flavor: str, version: str, build: dict[str, Any]) -> str:
+    if flavor == "tensorrt_rtx":
+        return f"NVIDIA GPUs of compute capability 8.0, 8.6, 8.9, 12.0 and later, with TensorRT for RTX {version}"
+    return f"{build.get('gpu')} (compute capability {build.get('compute_capability')}), with TensorRT {version}"

@@ -1,0 +1,74 @@
+"""The gate: an export is run by its runtime against the float32 source, or it is not published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import evaluation
+from penstock.datasets import Rows
+from penstock.errors import GateError
+from penstock.parity import Distance, Limits, compare, worst
+from penstock.runtimes import Runner
+
+# Rounding alone: float32 reorders sums; float16 keeps 11 bits; int8 has 256 steps a tensor.
+LIMITS = {
+    "fp32": Limits(max_error=1e-4, min_agreement=0.995),
+    "fp16": Limits(max_error=1e-2, min_agreement=0.99),
+    "int8": Limits(max_error=0.15, min_agreement=0.97),
+}
+
+
+def verify(
+    runner: Runner, rows: Rows, reference: dict[str, Any], limits: Limits, max_batch: int
+) -> tuple[tuple[int, ...], tuple[Distance, ...]]:
+    """Compare a runner with the source's outputs at batch 1, 2, an odd number and the largest.
+
+    At the smaller sizes the first and the last rows are run; at the largest, all of them.
+
+    Args:
+        runner: the export.
+        rows: the inputs, at least `max_batch` of them.
+        reference: the source's outputs for them, by name.
+        limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
+            flips is no half.
+        max_batch: the largest batch of the signature.
+
+    Returns:
+        The batch sizes run, and the worst distance of each output.
+
+    Raises:
+        GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
+    """
+    sizes = tuple(sorted({size for size in (1, 2, 7 if max_batch >= 7 else 3, max_batch) if size <= max_batch}))
+    seen: list[Distance] = []
+    for batch in sizes[:-1]:
+        for start in sorted({0, len(rows) - batch}):
+            part = slice(start, start + batch)
+            found = _distances(runner, _cut(rows.inputs, part), _cut(reference, part), batch)
+            found = [item.model_copy(update={"agreement": None}) for item in found]
+            _judge(found, limits, batch)
+            seen.extend(found)
+    whole = _distances(runner, rows.inputs, reference, max_batch)
+    _judge(whole, limits, max_batch)
+    return sizes, tuple(worst([*seen, *whole]))
+
+
+def _cut(arrays: dict[str, Any], part: slice) -> dict[str, Any]:
+    return {name: array[part] for name, array in arrays.items()}
+
+
+def _distances(runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int) -> list[Distance]:
+    try:
+        return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
+    except Exception as error:  # a comparison that crashes is a failure, never a pass
+        raise GateError(f"the gate stopped it at batch {batch}: {type(error).__name__}: {error}") from error
+
+
+def _judge(found: list[Distance], limits: Limits, batch: int) -> None:
+    for item in found:
+        failure = item.failure(limits)
+        if failure is not None:
+            raise GateError(
+                f"the gate stopped it: output {item.output!r} at batch {batch}: {failure}; nothing was published "
+                "under its name (--max-error and --min-agreement widen the limits)"
+            )

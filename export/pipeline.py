@@ -1,0 +1,233 @@
+"""The export road: checkpoint -> module -> fuse -> format and precision -> gate -> receipt -> publish."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock import artifact, checkpoint, datasets, evaluation, probe, runtimes
+from penstock.artifact import MODEL_NAME, Artifact, Receipt, Verification
+from penstock.checkpoint import Checkpoint, Override
+from penstock.datasets import Rows
+from penstock.errors import PenstockError
+from penstock.export import formats, fusion, gate
+from penstock.export.formats import Built, Options, Source
+from penstock.parity import Limits
+from penstock.runtimes.torch import TorchRunner
+from penstock.signature import Dim, Signature
+
+PRECISIONS = tuple(gate.LIMITS)
+GOLDEN_ROWS = 8
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; one variant is made for each format and precision."""
+
+    checkpoint: Path
+    formats: tuple[str, ...] = ("onnx",)
+    precisions: tuple[str, ...] = ("fp32",)
+    output: Path = Path("models")
+    name: str | None = None
+    override: Override = Override()
+    fuse: bool = True
+    script: bool = False
+    batch: Dim | None = None
+    data: Path | None = None
+    max_error: float | None = None
+    min_agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One checkpoint made ready: what is exported, and what every variant of it is compared with."""
+
+    request: Request
+    origin: Checkpoint
+    source: Source
+    notes: dict[str, Any]
+    rows: Rows
+    real: bool
+    reference: dict[str, Any]
+
+
+def export(request: Request, say: Say) -> list[Artifact]:
+    """Export every variant that was asked for, each proven by the gate before it is published.
+
+    Args:
+        request: what to export, and how.
+        say: told each step, in a line.
+
+    Raises:
+        PenstockError: the request, the checkpoint or the output folder is at fault.
+        GateError: a variant left its limits; those before it stay published.
+    """
+    for name in request.formats:
+        for precision in request.precisions:
+            _check_precision(precision)
+            formats.check(name, precision)
+    job = _prepare(request, say)
+    return [
+        _variant(job, name, precision, say) for name in request.formats for precision in request.precisions
+    ]
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
+
+
+def _prepare(request: Request, say: Say) -> _Job:
+    origin = checkpoint.load(request.checkpoint, request.override)
+    say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
+    base = request.name or origin.card.name
+    if not MODEL_NAME.fullmatch(base):
+        raise PenstockError(f"--name {base!r}: must be letters, digits, _, - and ., and start with a letter or digit")
+    signature = origin.card.signature
+    if signature.batch is None:
+        raise PenstockError(
+            "the model's inputs and outputs must share a dynamic first dimension, as in "
+            f"--input image:float32[batch,3,224,224]; they are {', '.join(map(str, signature.inputs))} -> "
+            f"{', '.join(map(str, signature.outputs))}"
+        )
+    if request.batch is not None:
+        signature = signature.with_batch(request.batch)
+    module, notes = origin.module, {"fused": 0}
+    if request.fuse:
+        module, pairs, reason = fusion.fuse(module)
+        notes = {"fused": pairs} if reason is None else {"fused": 0, "fuse_note": reason}
+        say(f"Conv-BatchNorm pairs fused: {pairs}" if reason is None else f"not fused: {reason}")
+    given = _given(request.data, signature)
+    rows, real = _rows(given, origin, signature)
+    say(f"compared with the float32 source on {len(rows)} {'real' if real else 'synthetic'} samples")
+    reference = evaluation.outputs(TorchRunner(origin.module, signature), rows, signature.max_batch)
+    source = Source(module, signature, given or origin.calibration)
+    return _Job(request, origin, source, notes, rows, real, reference)
+
+
+def _given(data: Path | None, signature: Signature) -> Rows | None:
+    if data is None:
+        return None
+    rows = datasets.read_npz(data)
+    try:
+        signature.check(rows.inputs, limit_batch=False)
+    except PenstockError as error:
+        raise PenstockError(f"--data {data}: {error}") from None
+    return rows
+
+
+def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple[Rows, bool]:
+    """The gate's inputs, at least a largest batch of them: real ones where there are any."""
+    held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
+    if given is not None:
+        return _at_least(given, signature.max_batch), True
+    if held:
+        names = held[0].inputs
+        joined = {name: np.concatenate([rows.inputs[name] for rows in held]) for name in names}
+        return _at_least(Rows(joined, None), signature.max_batch), True
+    sizes = {name: dim.opt for name, dim in signature.dims.items()}
+    return probe.synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
+
+
+def _at_least(rows: Rows, n: int) -> Rows:
+    index = np.arange(max(n, len(rows))) % len(rows)
+    return Rows({name: array[index] for name, array in rows.inputs.items()}, None)
+
+
+def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
+    request = job.request
+    variant = f"{request.name or job.origin.card.name}-{name}-{precision}"
+    with artifact.draft(request.output) as folder:
+        (folder / "work").mkdir()
+        built = formats.export(name, job.source, Options(precision, request.script), folder)
+        shutil.rmtree(folder / "work")
+        verification = _verify(job, built, folder, precision)
+        artifact.write_golden(
+            folder,
+            {key: array[:GOLDEN_ROWS] for key, array in job.rows.inputs.items()},
+            {key: array[:GOLDEN_ROWS] for key, array in job.reference.items()},
+        )
+        receipt = _receipt(job, built, folder, variant, name, precision, verification)
+        published = artifact.publish(folder, request.output, receipt)
+    say(describe(published))
+    return published
+
+
+def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
+    runtime, file = built.runtime, built.model_file
+    here = runtimes.unavailable(runtime, built.build) is None
+    if not here and built.stand_in is not None:
+        runtime, file = built.stand_in
+    signature = job.source.signature
+    limits = _limits(job.request, precision)
+    with runtimes.load(runtime, folder / file, signature) as runner:
+        batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.max_batch)
+    return Verification(
+        runtime=runtime,
+        engine_run=here,
+        samples=len(job.rows),
+        real=job.real,
+        batches=batches,
+        distances=distances,
+        limits=limits,
+        passed=True,
+    )
+
+
+def _limits(request: Request, precision: str) -> Limits:
+    limits = gate.LIMITS[precision]
+    asked = {"max_error": request.max_error, "min_agreement": request.min_agreement}
+    return limits.model_copy(update={key: value for key, value in asked.items() if value is not None})
+
+
+def _receipt(
+    job: _Job, built: Built, folder: Path, variant: str, name: str, precision: str, verification: Verification
+) -> Receipt:
+    card, origin = job.origin.card, job.origin
+    return Receipt(
+        name=variant,
+        version=1,
+        created=datetime.now(timezone.utc),
+        format=name,
+        precision=precision,
+        runtime=built.runtime,
+        model_file=built.model_file,
+        files=artifact.digests(folder),
+        source=artifact.Source(
+            checkpoint=str(job.request.checkpoint),
+            sha256=origin.sha256,
+            architecture=card.architecture.target,
+            arguments=card.architecture.kwargs,
+            loaded=origin.proof.loaded,
+            expected=origin.proof.expected,
+            prefix=origin.proof.prefix,
+        ),
+        signature=job.source.signature,
+        preprocess=card.preprocess,
+        labels=card.labels,
+        task=card.task,
+        dataset=card.dataset,
+        verification=verification,
+        calibration=built.calibration,
+        build={**built.build, **job.notes},
+        hardware=built.hardware,
+    )
+
+
+def describe(published: Artifact) -> str:
+    """One line for a published artifact: what it is, how far it is from its source, and how large."""
+    receipt = published.receipt
+    figures = receipt.verification.distances
+    error = max(item.rel_l2 for item in figures)
+    agreements = [item.agreement for item in figures if item.agreement is not None]
+    agreement = f", top-1 agreement {min(agreements):.2%}" if agreements else ""
+    size = sum(digest.bytes for digest in receipt.files.values()) / 1e6
+    ran = "" if receipt.verification.engine_run else "; its graph was run, the engine itself not yet"
+    return f"{published.folder}: relative error {error:.1e}{agreement}, {size:.2f} MB{ran}"

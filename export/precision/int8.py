@@ -1,0 +1,105 @@
+"""int8: Q/DQ pairs with scales measured on real data, placed for the runtime that will read them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.artifact import Calibration
+from penstock.datasets import Rows
+from penstock.errors import PenstockError, require
+from penstock.export.quiet import quiet
+
+METHOD = "max"
+
+
+def for_onnxruntime(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
+    """Quantise for onnxruntime's CPU and CUDA kernels: symmetric, weights per channel.
+
+    Args:
+        graph: a float32 `onnx.ModelProto`; left as it is.
+        calibration: real rows.
+        work: a folder for intermediate files.
+
+    Raises:
+        PenstockError: there are no real rows.
+    """
+    rows = _real(calibration)
+    onnx = require("onnx", "export", "int8")
+    quantization = require("onnxruntime.quantization", "export", "int8")
+    prepare = require("onnxruntime.quantization.shape_inference", "export", "int8")
+    paths = [work / name for name in ("float32.onnx", "shaped.onnx", "int8.onnx")]
+    onnx.save(graph, str(paths[0]))
+    with quiet():
+        prepare.quant_pre_process(str(paths[0]), str(paths[1]), skip_optimization=True, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(paths[1]),
+            str(paths[2]),
+            _reader(quantization.CalibrationDataReader, rows),
+            quant_format=quantization.QuantFormat.QDQ,
+            activation_type=quantization.QuantType.QInt8,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+            calibrate_method=quantization.CalibrationMethod.MinMax,
+            extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
+        )
+    return onnx.load(str(paths[2])), _record(rows)
+
+
+def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
+    """Quantise where TensorRT fuses, with ModelOpt: convolutions and matrix products, residual additions whole.
+
+    Arguments and errors are those of `for_onnxruntime`.
+    """
+    rows = _real(calibration)
+    onnx = require("onnx", "export", "int8")
+    modelopt = require("modelopt.onnx.quantization", "export", "int8")
+    paths = [work / name for name in ("float32.onnx", "int8.onnx")]
+    onnx.save(graph, str(paths[0]))
+    with quiet():
+        modelopt.quantize(
+            str(paths[0]),
+            quantize_mode="int8",
+            calibration_data=dict(rows.inputs),
+            calibration_method=METHOD,
+            calibration_eps=["cpu"],
+            high_precision_dtype="fp32",
+            output_path=str(paths[1]),
+        )
+    return onnx.load(str(paths[1])), _record(rows)
+
+
+def _real(calibration: Rows | None) -> Rows:
+    if calibration is None:
+        raise PenstockError(
+            "int8 needs real samples to measure its scales on, and the checkpoint holds none: give them with "
+            "--data FILE.npz (one array for each input, by name)"
+        )
+    return calibration
+
+
+def _record(rows: Rows) -> Calibration:
+    digest = hashlib.sha256()
+    for name, array in rows.inputs.items():
+        digest.update(f"{name}{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return Calibration(method=METHOD, samples=len(rows), digest=digest.hexdigest())
+
+
+def _reader(base: type, rows: Rows) -> Any:
+    """onnxruntime's reader over the rows, one at a time: a largest value does not depend on how rows are grouped."""
+
+    class Reader(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._feeds: Iterator[dict[str, Any]] = (
+                {name: array[i : i + 1] for name, array in rows.inputs.items()} for i in range(len(rows))
+            )
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self._feeds, None)
+
+    return Reader()

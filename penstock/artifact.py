@@ -1,0 +1,342 @@
+"""Artifacts: one exported model as a version folder of a model repository, with its receipt.
+
+    models/digits-onnx-fp16/config.pbtxt       Triton's description of the model
+    models/digits-onnx-fp16/1/model.onnx       the model (model.pt, model.plan)
+    models/digits-onnx-fp16/1/golden.npz       real inputs, and the source model's outputs for them
+    models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder an artifact
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from penstock import runtimes, tritonconfig
+from penstock.datasets import DatasetSpec
+from penstock.errors import PenstockError
+from penstock.parity import Distance, Limits
+from penstock.preprocess import ImagePreprocess
+from penstock.runtimes import Runner
+from penstock.signature import Signature, first_message
+
+RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
+SCHEMA = 1
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+class FileDigest(BaseModel):
+    """One file of the artifact: sha256 in hexadecimal, size in bytes."""
+
+    sha256: str
+    bytes: int
+
+
+class Source(BaseModel):
+    """Where the weights came from, and how surely they all arrived."""
+
+    checkpoint: str
+    sha256: str
+    architecture: str
+    arguments: dict[str, Any] = {}
+    loaded: int
+    expected: int
+    prefix: str = ""
+
+
+class Verification(BaseModel):
+    """What the gate saw. `engine_run` is False where only the graph of an engine was run, by `runtime`."""
+
+    runtime: str
+    engine_run: bool
+    samples: int
+    real: bool
+    batches: tuple[int, ...]
+    distances: tuple[Distance, ...]
+    limits: Limits
+    passed: bool
+
+
+class Calibration(BaseModel):
+    """What int8 scales were measured on; `digest` is the sha256 of the data."""
+
+    method: str
+    samples: int
+    digest: str
+
+
+class Receipt(BaseModel):
+    """`penstock.json`: where an artifact came from, what it promises, what was measured, where it may run."""
+
+    model_config = ConfigDict(extra="forbid")
+    schema_version: int = Field(default=SCHEMA, alias="schema")
+    name: str
+    version: int
+    created: datetime
+    format: str
+    precision: str
+    runtime: str
+    model_file: str
+    files: dict[str, FileDigest]
+    source: Source
+    signature: Signature
+    preprocess: ImagePreprocess | None = None
+    labels: tuple[str, ...] | None = None
+    task: str | None = None
+    dataset: DatasetSpec | None = None
+    verification: Verification
+    calibration: Calibration | None = None
+    build: dict[str, Any] = {}
+    hardware: str
+
+    def to_json(self) -> str:
+        return self.model_dump_json(by_alias=True, indent=2)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A receipt and the version folder that it lies in."""
+
+    folder: Path
+    receipt: Receipt
+
+    @property
+    def model_path(self) -> Path:
+        return self.folder / self.receipt.model_file
+
+    def golden(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]]:
+        """The stored real inputs, and the source model's outputs for them, by name."""
+        with np.load(self.folder / GOLDEN, allow_pickle=False) as archive:
+            inputs = {t.name: archive[f"input:{t.name}"] for t in self.receipt.signature.inputs}
+            outputs = {t.name: archive[f"output:{t.name}"] for t in self.receipt.signature.outputs}
+        return inputs, outputs
+
+    def check_digests(self) -> None:
+        """See that every file is the one the receipt was written for.
+
+        Raises:
+            PenstockError: a file is missing or its bytes have changed.
+        """
+        for name, digest in self.receipt.files.items():
+            path = self.folder / name
+            if not path.is_file():
+                raise PenstockError(f"{path}: missing; the receipt lists it: export the model again")
+            if path.stat().st_size != digest.bytes or sha256(path) != digest.sha256:
+                raise PenstockError(
+                    f"{path}: its bytes are not those that the receipt vouches for "
+                    f"(sha256 {digest.sha256[:12]}…): export the model again"
+                )
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the artifact, with what to do about it, or None."""
+        reason = runtimes.unavailable(self.receipt.runtime, self.receipt.build)
+        if reason is None:
+            return None
+        receipt = self.receipt
+        return (
+            f"{reason}; it may run on: {receipt.hardware}; rebuild it there with "
+            f"penstock export --format {receipt.format} --precision {receipt.precision} {receipt.source.checkpoint}"
+        )
+
+    def load(self, *, device: str = "cpu", threads: int | None = None) -> Runner:
+        """Preflight (digests, then compatibility), and only then hand the file to its runtime.
+
+        Raises:
+            PenstockError: a check fails, or the runtime refuses the file.
+        """
+        self.check_digests()
+        reason = self.unavailable()
+        if reason is not None:
+            raise PenstockError(f"{self.receipt.name}: {reason}")
+        receipt = self.receipt
+        return runtimes.load(receipt.runtime, self.model_path, receipt.signature, device=device, threads=threads)
+
+
+def read(folder: Path) -> Artifact:
+    """Read the artifact in a version folder, or the highest version of a model folder.
+
+    Raises:
+        PenstockError: there is none, or its receipt is damaged or of another schema.
+    """
+    if not folder.is_dir():
+        raise PenstockError(f"{folder}: no such folder")
+    if not (folder / RECEIPT).is_file():
+        numbers = versions(folder)
+        if not numbers:
+            raise PenstockError(
+                f"{folder}: not an artifact: it holds neither {RECEIPT} nor a version folder such as 1/"
+            )
+        folder = folder / str(numbers[-1])
+    path = folder / RECEIPT
+    try:
+        receipt = Receipt.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise PenstockError(f"{path}: missing; the folder was not written by penstock export, or is damaged") from None
+    except OSError as error:
+        raise PenstockError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise PenstockError(f"{path}: damaged receipt: {first_message(error)}") from None
+    if receipt.schema_version != SCHEMA:
+        raise PenstockError(f"{path}: receipt schema {receipt.schema_version}; this penstock reads {SCHEMA}")
+    for name in (receipt.model_file, *receipt.files):
+        if Path(name).name != name:
+            raise PenstockError(f"{path}: damaged receipt: file name {name!r} leaves the artifact's folder")
+    return Artifact(folder, receipt)
+
+
+def versions(folder: Path) -> list[int]:
+    """The version numbers of a model folder, in ascending order."""
+    return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r"[1-9]\d{0,8}", p.name) and p.is_dir())
+
+
+def find(paths: list[Path]) -> list[Path]:
+    """The model folders and files under `paths`: each a repository, a model or version folder, or an .onnx file.
+
+    Raises:
+        PenstockError: a path is missing, or holds no model.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_file() or _is_model(path):
+            found.append(path)
+            continue
+        if not path.is_dir():
+            raise PenstockError(f"{path}: no such file or folder")
+        models = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+        if not models:
+            raise PenstockError(f"{path}: holds no models; make one with penstock export --output {path} CHECKPOINT")
+        found.extend(models)
+    return found
+
+
+def _is_model(path: Path) -> bool:
+    return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def write_golden(folder: Path, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
+    """Write golden.npz: a few inputs, and the source model's outputs for them."""
+    arrays = {f"input:{name}": array for name, array in inputs.items()}
+    arrays.update({f"output:{name}": array for name, array in outputs.items()})
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    (folder / GOLDEN).write_bytes(buffer.getvalue())
+
+
+def digests(folder: Path) -> dict[str, FileDigest]:
+    """The digest of each file in a folder."""
+    return {
+        path.name: FileDigest(sha256=sha256(path), bytes=path.stat().st_size) for path in sorted(folder.iterdir())
+    }
+
+
+@contextmanager
+def draft(output: Path) -> Iterator[Path]:
+    """An empty folder inside `output` to build an artifact in; gone when the block is left, however it is left.
+
+    Raises:
+        PenstockError: `output` cannot be written to, or the disk is full.
+    """
+    temporary: Path | None = None
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=output, prefix=".draft-"))
+        temporary.chmod(0o755)
+        yield temporary
+    except OSError as error:
+        raise PenstockError(
+            f"--output {output}: cannot be written: {error.strerror or error}; nothing was published"
+        ) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
+    """Give a finished draft its place, by one rename: a new model, or the next version of one that is there.
+
+    Args:
+        folder: the draft, without its receipt.
+        output: the model repository.
+        receipt: its version is set here.
+
+    Raises:
+        PenstockError: the model there keeps another contract.
+    """
+    home = output / receipt.name
+    version = _next_version(home, receipt.signature)
+    receipt = receipt.model_copy(update={"version": version, "created": datetime.now(timezone.utc)})
+    (folder / RECEIPT).write_text(receipt.to_json())
+    config = tritonconfig.render(receipt.name, receipt.runtime, receipt.model_file, receipt.signature)
+    if version == 1:
+        model = folder.with_name(folder.name + ".model")
+        try:
+            model.mkdir()
+            (model / CONFIG).write_text(config)
+            folder.rename(model / "1")
+            _sync(model)
+            model.rename(home)
+        except BaseException:
+            shutil.rmtree(model, ignore_errors=True)
+            raise
+    else:
+        staged = folder.with_name(folder.name + ".config")
+        staged.write_text(config)
+        _sync(folder)
+        folder.rename(home / str(version))
+        staged.replace(home / CONFIG)
+    return Artifact(home / str(version), receipt)
+
+
+def _next_version(home: Path, signature: Signature) -> int:
+    if not home.exists():
+        return 1
+    numbers = versions(home)
+    if not numbers:
+        raise PenstockError(f"{home}: exists and is not a model folder; choose another --name or --output")
+    try:
+        held = read(home / str(numbers[-1])).receipt.signature
+    except PenstockError:
+        return numbers[-1] + 1  # a damaged version keeps no contract
+    if (held.inputs, held.outputs) != (signature.inputs, signature.outputs):
+        raise PenstockError(
+            f"{home}: version {numbers[-1]} takes {_text(held)}; the new one takes {_text(signature)}: "
+            "versions of one model keep one contract, so choose another --name"
+        )
+    return numbers[-1] + 1
+
+
+def _text(signature: Signature) -> str:
+    return f"{', '.join(map(str, signature.inputs))} -> {', '.join(map(str, signature.outputs))}"
+
+
+def _sync(folder: Path) -> None:
+    """Push a folder's files to the disk, so that the rename that publishes them cannot arrive first."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

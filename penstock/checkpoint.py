@@ -1,0 +1,240 @@
+"""Checkpoints: what training leaves, read and written as weights only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import re
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
+
+from penstock import architecture as architectures
+from penstock.architecture import Architecture, Proof
+from penstock.datasets import DatasetSpec, Rows
+from penstock.errors import PenstockError
+from penstock.preprocess import ImagePreprocess
+from penstock.signature import Signature, first_message
+
+SCHEMA = 1
+# Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
+TRUSTED = "penstock.train.nets:"
+
+
+class Card(BaseModel):
+    """What a penstock checkpoint says of itself beside its weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    penstock: int = SCHEMA
+    name: str
+    architecture: Architecture
+    signature: Signature
+    preprocess: ImagePreprocess | None = None
+    labels: tuple[str, ...] | None = None
+    task: str | None = None
+    dataset: DatasetSpec | None = None
+    metrics: dict[str, float] = {}
+    versions: dict[str, str] = {}
+
+
+@dataclass
+class Checkpoint:
+    """A module with its weights in place, and what is known of it.
+
+    `calibration` and `golden` are real samples: the first from the training part, the second held out.
+    """
+
+    module: nn.Module
+    card: Card
+    proof: Proof
+    sha256: str
+    path: Path
+    calibration: Rows | None = None
+    golden: Rows | None = None
+
+
+@dataclass(frozen=True)
+class Override:
+    """What the user says of a checkpoint that does not say it itself, or against what it says."""
+
+    model: str | None = None
+    model_args: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+
+def save(
+    path: Path, card: Card, state: dict[str, torch.Tensor], calibration: Rows | None = None, golden: Rows | None = None
+) -> None:
+    """Write a checkpoint that `torch.load(weights_only=True)` accepts, whole or not at all."""
+    content = {
+        **card.model_dump(mode="json"),
+        "state_dict": {name: tensor.detach().cpu() for name, tensor in state.items()},
+        "calibration": _to_tensors(calibration),
+        "golden": _to_tensors(golden),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            torch.save(content, file)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path, override: Override | None = None) -> Checkpoint:
+    """Read a checkpoint, build its architecture and prove that every tensor found its place.
+
+    Raises:
+        PenstockError: the file is missing, truncated, no checkpoint, needs pickled code, or is of another architecture.
+    """
+    override = override or Override()
+    content = read(path)
+    card = _card(path, content, override)
+    module = architectures.build(card.architecture)
+    try:
+        proof = architectures.load_weights(module, content)
+    except PenstockError as error:
+        raise PenstockError(f"{path}: {error}") from None
+    if not card.signature.outputs:
+        card = card.model_copy(update={"signature": _with_outputs(module, card.signature)})
+    return Checkpoint(
+        module=module,
+        card=card,
+        proof=proof,
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        path=path,
+        calibration=_to_rows(content.get("calibration")),
+        golden=_to_rows(content.get("golden")),
+    )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The dictionary inside a checkpoint file, loaded with `weights_only=True`."""
+    if path.is_dir():
+        raise PenstockError(f"{path}: is a folder; give a checkpoint file, as in runs/digits/best.pth")
+    if not path.is_file():
+        raise PenstockError(f"{path}: no such file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise PenstockError(f"{path}: {_unpickling(str(error))}") from None
+    except OSError as error:
+        raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a damaged file surfaces as EOFError, RuntimeError, KeyError, ValueError and others
+        raise PenstockError(f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first(error)})") from None
+    if not isinstance(content, dict):
+        raise PenstockError(f"{path}: holds a {type(content).__name__}; a checkpoint holds a dictionary")
+    return content
+
+
+def _unpickling(message: str) -> str:
+    found = re.search(r"(?:GLOBAL|global|Unsupported class|type) `?([\w.]+\.[\w.]+)", message)
+    if found is None:
+        return "truncated, damaged, or not a PyTorch checkpoint"
+    return (
+        f"needs pickled code ({found[1]}), which may run anything when loaded; penstock loads weights only: "
+        "save model.state_dict() and give the class with --model"
+    )
+
+
+def _first(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
+
+
+def _card(path: Path, content: dict[str, Any], override: Override) -> Card:
+    if "penstock" in content:
+        fields = {name: value for name, value in content.items() if name in Card.model_fields}
+        if fields.get("penstock") != SCHEMA:
+            raise PenstockError(f"{path}: checkpoint schema {fields.get('penstock')!r}; this penstock reads {SCHEMA}")
+        try:
+            card = Card.model_validate(fields)
+        except ValidationError as error:
+            raise PenstockError(f"{path}: its description is damaged: {first_message(error)}") from None
+        return _overridden(path, card, override)
+    if override.model is None:
+        raise PenstockError(
+            f"{path}: names no architecture; give it, as in --model torchvision:resnet18 or --model ./net.py:Net, "
+            "and its inputs, as in --input image:float32[batch,3,224,224]"
+        )
+    if not override.inputs:
+        raise PenstockError(
+            f"{path}: names no inputs; give each, as in --input image:float32[batch,3,224,224]"
+        )
+    architecture = Architecture(target=override.model, kwargs=override.model_args)
+    return Card(name=_name(path), architecture=architecture, signature=_inputs_only(override.inputs))
+
+
+def _overridden(path: Path, card: Card, override: Override) -> Card:
+    if override.inputs:
+        card = card.model_copy(update={"signature": _inputs_only(override.inputs)})
+    if override.model is not None:
+        kwargs = override.model_args or card.architecture.kwargs
+        return card.model_copy(update={"architecture": Architecture(target=override.model, kwargs=kwargs)})
+    if not card.architecture.target.startswith(TRUSTED):
+        raise PenstockError(
+            f"{path}: names the architecture {card.architecture.target!r}, whose import would run its code; "
+            f"if you trust it, give it yourself: --model {card.architecture.target}"
+        )
+    if override.model_args:
+        kwargs = {**card.architecture.kwargs, **override.model_args}
+        card = card.model_copy(update={"architecture": Architecture(target=card.architecture.target, kwargs=kwargs)})
+    return card
+
+
+def _name(path: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-") or "model"
+
+
+def _inputs_only(inputs: tuple[str, ...]) -> Signature:
+    from penstock.signature import Dim, Tensor
+
+    tensors = tuple(Tensor.parse(text) for text in inputs)
+    dims = {size: Dim(min=1, opt=8, max=64) for tensor in tensors for size in tensor.shape if isinstance(size, str)}
+    return Signature(inputs=tensors, outputs=(), dims=dims)
+
+
+def _with_outputs(module: nn.Module, signature: Signature) -> Signature:
+    """Complete a signature with the outputs that the module really gives, at two sizes of each dynamic dimension."""
+    from penstock import probe
+
+    return probe.complete(module, signature)
+
+
+def _to_tensors(rows: Rows | None) -> dict[str, Any] | None:
+    if rows is None:
+        return None
+    inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in rows.inputs.items()}
+    return {"inputs": inputs, "labels": None if rows.labels is None else torch.from_numpy(rows.labels)}
+
+
+def _to_rows(content: Any) -> Rows | None:
+    if not content:
+        return None
+    labels = content["labels"]
+    inputs = {name: tensor.numpy() for name, tensor in content["inputs"].items()}
+    return Rows(inputs, None if labels is None else labels.numpy())
+
+
+def versions() -> dict[str, str]:
+    """The versions of what makes a checkpoint."""
+    found = {"torch": str(torch.__version__), "numpy": np.__version__}
+    with contextlib.suppress(ImportError):
+        import lightning
+
+        found["lightning"] = lightning.__version__
+    return found

@@ -1,0 +1,64 @@
+"""Evaluation: how often a runner's top-1 answer is the label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock import datasets
+from penstock.datasets import DatasetSpec, Rows
+from penstock.errors import PenstockError
+from penstock.preprocess import ImagePreprocess
+from penstock.runtimes import Runner
+
+
+@dataclass(frozen=True)
+class Score:
+    """Correct answers among `samples` rows; `accuracy` is their share, 0 to 1."""
+
+    correct: int
+    samples: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.samples
+
+
+def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None) -> Rows:
+    """The test part of the data set that a checkpoint was trained on, ready for the model.
+
+    Raises:
+        PenstockError: the checkpoint records no data set.
+    """
+    if spec is None or preprocess is None:
+        raise PenstockError("no data set is recorded for this model; give labelled data with --data FILE.npz")
+    return datasets.rows(datasets.load(spec)["test"], preprocess)
+
+
+def outputs(runner: Runner, rows: Rows, batch: int) -> dict[str, Any]:
+    """Run all rows, `batch` at a time, and join the outputs."""
+    parts = [
+        runner.run({name: array[start : start + batch] for name, array in rows.inputs.items()})
+        for start in range(0, len(rows), batch)
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def score(logits: Any, rows: Rows) -> Score:
+    """Compare scores `[n, classes]` with the rows' labels.
+
+    Raises:
+        PenstockError: the rows have no labels, or the scores are not one row of classes each.
+    """
+    if rows.labels is None:
+        raise PenstockError("accuracy needs labels: an array `labels` of class numbers in the --data file")
+    if logits.ndim != 2:
+        raise PenstockError(f"accuracy needs scores of shape [n, classes]; the first output is {list(logits.shape)}")
+    return Score(int((logits.argmax(axis=1) == rows.labels).sum()), len(rows))
+
+
+def evaluate(runner: Runner, rows: Rows, batch: int) -> Score:
+    """The top-1 score of the runner's first output over labelled rows."""
+    return score(outputs(runner, rows, batch)[runner.outputs[0].name], rows)

@@ -1,0 +1,99 @@
+"""Parity: how far two sets of named outputs are from each other, and whether that is near enough."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from penstock.signature import Arrays
+
+
+class Limits(BaseModel):
+    """What a comparison must keep: relative L2 error at most, top-1 agreement at least."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    max_error: float
+    min_agreement: float
+
+
+class Distance(BaseModel):
+    """How far one output is from the reference.
+
+    `max_abs` is the largest absolute difference, `rel_l2` is ‖actual − reference‖₂ / ‖reference‖₂ and `cosine` the
+    cosine of the angle between the two, all over the flattened output in float64. `agreement` is the share of rows
+    whose largest entry is the same one, for outputs of rank 2 with at least two columns; None elsewhere.
+    A NaN or an Inf that the reference does not have makes the distance infinite.
+    """
+
+    output: str
+    max_abs: float
+    rel_l2: float
+    cosine: float
+    agreement: float | None = None
+
+    def failure(self, limits: Limits) -> str | None:
+        """The figure that leaves `limits`, in words, or None. NaN is never within a limit."""
+        if not self.rel_l2 <= limits.max_error:
+            return f"relative L2 error {self.rel_l2:.3g} is over the limit of {limits.max_error:.3g}"
+        if self.agreement is not None and not self.agreement >= limits.min_agreement:
+            return f"top-1 agreement {self.agreement:.2%} is under the limit of {limits.min_agreement:.2%}"
+        return None
+
+
+def compare(reference: Arrays, actual: Arrays) -> list[Distance]:
+    """The distance of each output of `actual` from the one of the same name in `reference`.
+
+    Raises:
+        ValueError: the names, or the shapes under one name, differ.
+    """
+    if list(reference) != list(actual):
+        raise ValueError(f"outputs are {', '.join(actual)}; they must be {', '.join(reference)}, in that order")
+    return [distance(name, reference[name], actual[name]) for name in reference]
+
+
+def distance(output: str, reference: NDArray[np.generic], actual: NDArray[np.generic]) -> Distance:
+    """The distance of one array from its reference; both of the same shape."""
+    if reference.shape != actual.shape:
+        raise ValueError(f"output {output!r} has shape {list(actual.shape)}; it must be {list(reference.shape)}")
+    expected, got = reference.astype(np.float64), actual.astype(np.float64)
+    if not np.array_equal(np.isfinite(expected), np.isfinite(got)) or not np.isfinite(expected).all():
+        return Distance(output=output, max_abs=np.inf, rel_l2=np.inf, cosine=-1.0, agreement=0.0)
+    difference = got - expected
+    norm, norm_got = float(np.linalg.norm(expected)), float(np.linalg.norm(got))
+    error = float(np.linalg.norm(difference))
+    return Distance(
+        output=output,
+        max_abs=float(np.abs(difference).max(initial=0.0)),
+        # A reference of zeros has no scale to be relative to: the absolute error stands in.
+        rel_l2=error / norm if norm > 0 else error,
+        cosine=float(np.vdot(expected, got)) / (norm * norm_got) if norm > 0 and norm_got > 0 else float(error == 0),
+        agreement=agreement(expected, got),
+    )
+
+
+def agreement(expected: NDArray[np.float64], got: NDArray[np.float64]) -> float | None:
+    """The share of rows whose largest entry is at the same place, or None where the question has no sense."""
+    if expected.ndim != 2 or expected.shape[1] < 2 or len(expected) == 0:
+        return None
+    return float(np.mean(expected.argmax(axis=1) == got.argmax(axis=1)))
+
+
+def worst(distances: list[Distance]) -> list[Distance]:
+    """One distance for each output, holding the worst of every figure among those given."""
+    merged: dict[str, Distance] = {}
+    for item in distances:
+        held = merged.get(item.output)
+        merged[item.output] = item if held is None else _worse(held, item)
+    return list(merged.values())
+
+
+def _worse(a: Distance, b: Distance) -> Distance:
+    agreements = [value for value in (a.agreement, b.agreement) if value is not None]
+    return Distance(
+        output=a.output,
+        max_abs=max(a.max_abs, b.max_abs),
+        rel_l2=max(a.rel_l2, b.rel_l2),
+        cosine=min(a.cosine, b.cosine),
+        agreement=min(agreements, default=None),
+    )

@@ -1,0 +1,104 @@
+"""Preprocessing: the recorded way from an encoded image to the numbers that the model was trained on.
+
+Training, the gate and the torch-free server all call this one implementation, so a picture gives the same tensor
+bit for bit wherever it is read. Pillow is imported on use.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from penstock.errors import PenstockError, require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Formats with bounded, well-fuzzed decoders; everything else Pillow could open is refused.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+MAX_PIXELS = 25_000_000
+
+
+class BadImage(PenstockError):
+    """Bytes that are not an image that may be decoded here."""
+
+
+class ImagePreprocess(BaseModel):
+    """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: Literal["image"] = "image"
+    input: str
+    mode: Literal["L", "RGB"]
+    height: int
+    width: int
+    resample: Literal["nearest", "bilinear", "bicubic", "box"] = "bilinear"
+    scale: float = 1 / 255
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _one_figure_per_channel(self) -> ImagePreprocess:
+        channels = self.channels
+        if len(self.mean) != channels or len(self.std) != channels:
+            raise ValueError(f"mean and std must have {channels} values for mode {self.mode}")
+        if any(value == 0 for value in self.std):
+            raise ValueError("std must not hold a zero")
+        return self
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.mode == "L" else 3
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """uint8 `[n, height, width]` (mode L) or `[n, height, width, 3]` -> float32 `[n, channels, height, width]`."""
+        channels_last = pixels[..., None] if self.mode == "L" else pixels
+        planes = np.moveaxis(channels_last, -1, 1).astype(np.float32)
+        mean = np.asarray(self.mean, np.float32).reshape(1, -1, 1, 1)
+        std = np.asarray(self.std, np.float32).reshape(1, -1, 1, 1)
+        return np.ascontiguousarray((planes * np.float32(self.scale) - mean) / std)
+
+    def apply(self, image: Image) -> NDArray[np.float32]:
+        """One decoded image -> float32 `[1, channels, height, width]`."""
+        from PIL import Image as Pillow
+
+        image = image.convert(self.mode)
+        if image.size != (self.width, self.height):
+            image = image.resize((self.width, self.height), Pillow.Resampling[self.resample.upper()])
+        return self.normalize(np.asarray(image, dtype=np.uint8)[None])
+
+
+def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image:
+    """Decode PNG, JPEG, WebP, BMP or GIF bytes (first frame), refusing a picture of over `max_pixels` undecoded.
+
+    Raises:
+        BadImage: not such an image, a damaged one, or too large a one.
+    """
+    require("PIL", "serve", "decoding an image")
+    from PIL import Image as Pillow
+
+    if not data:
+        raise BadImage("the image is empty (0 bytes); send a PNG, JPEG, WebP, BMP or GIF file")
+    try:
+        image = Pillow.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > max_pixels:
+            raise BadImage(
+                f"the image has {width}x{height} = {width * height} pixels; the limit is {max_pixels} pixels"
+            )
+        image.load()
+    except BadImage:
+        raise
+    except Pillow.UnidentifiedImageError:
+        raise BadImage(
+            f"the {len(data)} bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file"
+        ) from None
+    except Pillow.DecompressionBombError:
+        raise BadImage(f"the image decodes to more pixels than the limit of {max_pixels} pixels") from None
+    except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
+        raise BadImage(f"the image is damaged and cannot be decoded: {error}") from None
+    return image

@@ -1,0 +1,73 @@
+"""Probing: synthetic inputs that fit a signature, and the outputs that a module really gives for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from penstock.datasets import Rows
+from penstock.errors import PenstockError
+from penstock.signature import Signature, Tensor
+
+
+def synthesize(signature: Signature, sizes: dict[str, int], seed: int = 0) -> Rows:
+    """Random inputs of the signature's dtypes: normal floats, integers 0 or 1, which every vocabulary holds.
+
+    Args:
+        signature: what to fill.
+        sizes: the size of each dynamic dimension.
+        seed: same seed, same numbers.
+    """
+    generator = np.random.default_rng(seed)
+    inputs: dict[str, Any] = {}
+    for tensor in signature.inputs:
+        shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
+        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
+            inputs[tensor.name] = generator.standard_normal(shape).astype(tensor.dtype)
+        else:
+            inputs[tensor.name] = generator.integers(0, 2, shape).astype(tensor.dtype)
+    return Rows(inputs, None)
+
+
+def complete(module: nn.Module, signature: Signature) -> Signature:
+    """`signature` with the outputs that `module` gives, an axis being dynamic where it moves with one of the inputs.
+
+    Raises:
+        PenstockError: the module fails on such inputs, or answers other than a tensor, or a tuple or dict of them.
+    """
+    base = {name: 3 + index for index, name in enumerate(signature.dims)}
+    first = _answer(module, signature, base)
+    shapes = {name: list(tensor.shape) for name, tensor in first.items()}
+    for dim in signature.dims:
+        moved = _answer(module, signature, {**base, dim: base[dim] + 8})
+        for name, tensor in moved.items():
+            for axis, size in enumerate(tensor.shape):
+                if size != first[name].shape[axis]:
+                    shapes[name][axis] = dim
+    outputs = tuple(
+        Tensor(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(shapes[name]))
+        for name, tensor in first.items()
+    )
+    return Signature(inputs=signature.inputs, outputs=outputs, dims=signature.dims)
+
+
+def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
+    rows = synthesize(signature, sizes)
+    try:
+        with torch.inference_mode():
+            answer = module(*(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs))
+    except Exception as error:
+        shown = ", ".join(map(str, signature.inputs))
+        raise PenstockError(
+            f"the model fails on inputs {shown} with {sizes}: {type(error).__name__}: {error}; correct --input"
+        ) from None
+    if isinstance(answer, torch.Tensor):
+        return {"output": answer}
+    if isinstance(answer, dict) and all(isinstance(value, torch.Tensor) for value in answer.values()):
+        return {str(name): value for name, value in answer.items()}
+    if isinstance(answer, tuple | list) and all(isinstance(value, torch.Tensor) for value in answer):
+        return {f"output_{index}": value for index, value in enumerate(answer)}
+    raise PenstockError(f"the model answers a {type(answer).__name__}; it must be a tensor, or a tuple or dict of them")

@@ -1,0 +1,104 @@
+"""Runtimes: what runs an artifact. One module each, found by file name and imported on use.
+
+A runtime is a module of this folder with two functions:
+
+- `unavailable(build) -> str | None`: why an artifact with these build facts cannot run on this machine, or None;
+- `load(path, signature, device=…, threads=…) -> Runner`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from penstock.errors import PenstockError
+from penstock.signature import Arrays, Signature, Tensor
+
+
+class InstanceDead(Exception):
+    """A runner that will not answer again, whatever it is given; it must be loaded anew."""
+
+
+class Runner(Protocol):
+    """A loaded artifact: named numpy arrays in, named numpy arrays out. Ready when constructed.
+
+    One runner serves one caller at a time. `run` takes every input of the signature, rows first, and returns every
+    output in the signature's order; the arrays belong to the caller.
+    """
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]: ...
+
+    def run(self, feeds: Arrays) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class BaseRunner:
+    """What every runner shares: its signature's tensors, and closing on the way out of a `with` block."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.inputs = signature.inputs
+        self.outputs = signature.outputs
+
+    def close(self) -> None:
+        """Give back what the runner holds; calling it again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def names() -> list[str]:
+    """The runtimes there are, by file name."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def unavailable(runtime: str, build: Mapping[str, Any]) -> str | None:
+    """Why this machine cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
+    reason: str | None = _module(runtime).unavailable(build)
+    return reason
+
+
+def load(
+    runtime: str, path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None
+) -> Runner:
+    """Load `path` with `runtime`.
+
+    Args:
+        runtime: a name from `names()`.
+        path: the model file.
+        signature: the contract that the file was exported with.
+        device: `cpu` or `cuda:0`; a runtime that knows only one kind takes that.
+        threads: intra-op threads on a CPU; None leaves it to the runtime.
+
+    Raises:
+        PenstockError: the runtime is unknown or not installed, or refuses the file.
+    """
+    runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads)
+    return runner
+
+
+def _module(runtime: str) -> Any:
+    if runtime not in names():
+        raise PenstockError(f"runtime {runtime!r} is unknown; it must be one of {', '.join(names())}")
+    return importlib.import_module(f"{__name__}.{runtime}")

@@ -1,0 +1,106 @@
+"""Runs ONNX files through onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import PenstockError, require
+from penstock.runtimes import BaseRunner
+from penstock.signature import Arrays, Dim, Signature, Tensor
+
+# onnxruntime's type names -> numpy's.
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(bool)": "bool",
+    **{f"tensor({name})": name for name in ("float16", "int8", "int16", "int32", "int64")},
+    **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
+}
+# A bare ONNX file says which dimensions move, not how far.
+OPEN_ENDED = Dim(min=1, opt=8, max=64)
+OPEN_ENDED_INNER = Dim(min=1, opt=128, max=65_536)
+
+
+def unavailable(build: Mapping[str, Any]) -> str | None:
+    """None where onnxruntime is installed."""
+    try:
+        require("onnxruntime", "serve", "running an ONNX model")
+    except PenstockError as error:
+        return str(error)
+    return None
+
+
+class OnnxRunner(BaseRunner):
+    """One onnxruntime session."""
+
+    def __init__(self, session: Any, signature: Signature) -> None:
+        super().__init__(signature)
+        self._session = session
+        self._names = [tensor.name for tensor in signature.outputs]
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+
+    def close(self) -> None:
+        self._session = None
+
+
+def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> OnnxRunner:
+    """Load an ONNX file; on `cuda:N` through the CUDA provider, which must be installed."""
+    session = _session(path, device, threads)
+    has = [item.name for item in session.get_inputs()], [item.name for item in session.get_outputs()]
+    wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
+    if has != wants:
+        raise PenstockError(f"{path}: inputs and outputs are {has}, but its signature says {wants}")
+    return OnnxRunner(session, signature)
+
+
+def read_signature(path: Path) -> Signature:
+    """The signature that an ONNX file itself declares, with a default range for each dimension that moves."""
+    session = _session(path, "cpu", 1)
+    dims: dict[str, Dim] = {}
+    tensors = []
+    for group in (session.get_inputs(), session.get_outputs()):
+        tensors.append(tuple(_tensor(item, path, dims) for item in group))
+    # A dimension of an output alone is computed by the model; only those of inputs have a range to keep.
+    moving = {size for tensor in tensors[0] for size in tensor.shape if isinstance(size, str)}
+    return Signature(inputs=tensors[0], outputs=tensors[1], dims={k: v for k, v in dims.items() if k in moving})
+
+
+def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
+    if item.type not in _DTYPES:
+        raise PenstockError(f"{path}: {item.name!r} is of type {item.type}, which is not served")
+    shape: list[int | str] = []
+    for axis, size in enumerate(item.shape):
+        if isinstance(size, int) and size > 0:
+            shape.append(size)
+            continue
+        unnamed = "batch" if axis == 0 else f"{item.name}_{axis}"
+        name = size if isinstance(size, str) and size.isidentifier() else "".join(c if c.isalnum() else "_" for c in unnamed)
+        dims.setdefault(name, OPEN_ENDED if axis == 0 else OPEN_ENDED_INNER)
+        shape.append(name)
+    return Tensor(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
+
+
+def _session(path: Path, device: str, threads: int | None) -> Any:
+    onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Spinning threads burn the cores that a server needs for its sockets.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device.startswith("cuda"):
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            raise PenstockError(f"--device {device}: this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+        if hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(device.partition(":")[2] or 0)}))
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # onnxruntime raises a class of its own for each status code
+        raise PenstockError(f"{path}: onnxruntime refuses it: {str(error).splitlines()[0]}") from None

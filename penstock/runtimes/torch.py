@@ -1,0 +1,67 @@
+"""Runs TorchScript files, and modules in memory, through PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError
+from penstock.runtimes import BaseRunner
+from penstock.signature import Arrays, Signature
+
+
+def unavailable(build: Mapping[str, Any]) -> str | None:
+    """None: this module imports, so PyTorch is here."""
+    return None
+
+
+class TorchRunner(BaseRunner):
+    """A module called with the signature's inputs, by position, under inference mode."""
+
+    def __init__(
+        self, module: Callable[..., Any], signature: Signature, device: str = "cpu", threads: int | None = None
+    ) -> None:
+        super().__init__(signature)
+        self._module: Callable[..., Any] | None = module
+        self._device = torch.device(device)
+        self._threads = threads
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        if self._module is None:
+            raise RuntimeError("the runner is closed")
+        if self._threads is not None and torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        # A copy where the array is read-only: torch has no read-only tensors.
+        arguments = [torch.from_numpy(np.require(feeds[t.name], requirements=["C", "W"])) for t in self.inputs]
+        with torch.inference_mode():
+            answer = self._module(*(argument.to(self._device) for argument in arguments))
+        return name_outputs(answer, [tensor.name for tensor in self.outputs])
+
+    def close(self) -> None:
+        self._module = None
+
+
+def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
+    """A module's answer (tensor, tuple or dict of tensors) as named arrays: dicts by key, others by position."""
+    if isinstance(answer, dict):
+        if set(answer) != set(names):
+            raise PenstockError(f"the model answers {sorted(map(str, answer))}; its signature says {sorted(names)}")
+        tensors = [answer[name] for name in names]
+    else:
+        tensors = list(answer) if isinstance(answer, tuple | list) else [answer]
+    if len(tensors) != len(names):
+        raise PenstockError(f"the model answers {len(tensors)} tensors; its signature names {len(names)}: {names}")
+    return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
+    """Load a TorchScript file."""
+    try:
+        module = torch.jit.load(str(path), map_location=device).eval()
+    except (RuntimeError, ValueError) as error:
+        raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
+    return TorchRunner(module, signature, device, threads)

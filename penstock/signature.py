@@ -1,0 +1,200 @@
+"""Signatures: the named inputs and outputs of a model, their dtypes, shapes and dynamic dimensions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from penstock.errors import PenstockError
+
+# numpy's name of each dtype -> the Open Inference Protocol's name of it.
+V2_DTYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+NAME = re.compile(r"[A-Za-z_][\w.\-/:]*")
+DIM = re.compile(r"[A-Za-z_]\w*")
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class SignatureMismatch(PenstockError):
+    """Arrays that do not fit the signature they were given for."""
+
+
+class Dim(BaseModel):
+    """The range of one dynamic dimension: smallest, most usual and largest size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    min: int = 1
+    opt: int
+    max: int
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Dim:
+        if not 1 <= self.min <= self.opt <= self.max:
+            raise ValueError(f"a range must have 1 <= min <= opt <= max, not {self.min},{self.opt},{self.max}")
+        return self
+
+
+class Tensor(BaseModel):
+    """One input or output; `shape` holds sizes, or names of dynamic dimensions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    dtype: str = "float32"
+    shape: tuple[int | str, ...]
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"tensor name {name!r} must start with a letter or _ and hold letters, digits, _.-/:")
+        return name
+
+    @field_validator("dtype")
+    @classmethod
+    def _known(cls, dtype: str) -> str:
+        if dtype not in V2_DTYPES:
+            raise ValueError(f"dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
+        return dtype
+
+    @field_validator("shape")
+    @classmethod
+    def _sized(cls, shape: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        for size in shape:
+            if isinstance(size, int) and size < 1:
+                raise ValueError(f"size {size} must be at least 1, or the name of a dynamic dimension")
+            if isinstance(size, str) and not DIM.fullmatch(size):
+                raise ValueError(f"dimension name {size!r} must be letters, digits and _")
+        return shape
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @classmethod
+    def parse(cls, text: str) -> Tensor:
+        """Read `image:float32[batch,3,224,224]`, the form that `str` writes; the dtype may be left out.
+
+        Raises:
+            PenstockError: the text is not of that form.
+        """
+        match = re.fullmatch(r"([^\[\]]+?)(?::(\w+))?\[([^\[\]]*)\]", text.strip())
+        if match is None:
+            raise PenstockError(f"tensor {text!r} must read NAME:DTYPE[SIZE,…], as in image:float32[batch,3,224,224]")
+        name, dtype, sizes = match.groups()
+        shape = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
+        try:
+            return cls(
+                name=name,
+                dtype=dtype or "float32",
+                shape=tuple(int(part) if re.fullmatch(r"-?\d+", part) else part for part in shape),
+            )
+        except ValueError as error:
+            raise PenstockError(f"tensor {text!r}: {first_message(error)}") from None
+
+
+class Signature(BaseModel):
+    """The contract that every variant of a model keeps: names, order, dtypes and dynamic dimensions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    dims: dict[str, Dim] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Signature:
+        for group in (self.inputs, self.outputs):
+            names = [tensor.name for tensor in group]
+            if len(set(names)) != len(names):
+                raise ValueError(f"tensor names must differ, not {', '.join(names)}")
+        for tensor in self.inputs:
+            for size in tensor.shape:
+                if isinstance(size, str) and size not in self.dims:
+                    raise ValueError(f"dimension {size!r} of input {tensor.name!r} has no range in dims")
+        return self
+
+    @property
+    def batch(self) -> str | None:
+        """The name of the dimension that every input and output begins with, or None: then it cannot batch."""
+        firsts = {tensor.shape[0] if tensor.shape else None for tensor in (*self.inputs, *self.outputs)}
+        first = firsts.pop() if len(firsts) == 1 else None
+        return first if isinstance(first, str) else None
+
+    @property
+    def max_batch(self) -> int:
+        """The largest number of rows in one run; 1 for a model that cannot batch."""
+        return self.dims[self.batch].max if self.batch else 1
+
+    def with_batch(self, batch: Dim) -> Signature:
+        """The same signature with another range for its batch dimension."""
+        if self.batch is None:
+            raise PenstockError("a batch range needs a model whose inputs and outputs share a dynamic first dimension")
+        return self.model_copy(update={"dims": {**self.dims, self.batch: batch}})
+
+    def check(self, arrays: Arrays, *, limit_batch: bool = True) -> None:
+        """See that `arrays` are exactly this signature's inputs: names, dtypes, ranks and sizes.
+
+        Args:
+            arrays: input name -> array.
+            limit_batch: hold the batch dimension to its range too; a server splits larger requests instead.
+
+        Raises:
+            SignatureMismatch: with the input, the value and the rule.
+        """
+        expected = {tensor.name: tensor for tensor in self.inputs}
+        for name in arrays:
+            if name not in expected:
+                raise SignatureMismatch(f"input {name!r} is unknown; the model's inputs are {', '.join(expected)}")
+        sizes: dict[str, int] = {}
+        for name, tensor in expected.items():
+            if name not in arrays:
+                raise SignatureMismatch(f"input {name!r} is missing; the model's inputs are {', '.join(expected)}")
+            self._check_tensor(tensor, arrays[name], sizes, None if limit_batch else self.batch)
+
+    def _check_tensor(
+        self, tensor: Tensor, array: NDArray[np.generic], sizes: dict[str, int], unlimited: str | None
+    ) -> None:
+        if array.dtype.name != tensor.dtype:
+            raise SignatureMismatch(f"input {tensor.name!r} has dtype {array.dtype.name}; it must be {tensor.dtype}")
+        shown = f"input {tensor.name!r} has shape {list(array.shape)}; it must be {_shape_text(tensor)}"
+        if array.ndim != len(tensor.shape):
+            raise SignatureMismatch(shown)
+        for actual, declared in zip(array.shape, tensor.shape, strict=True):
+            if isinstance(declared, int):
+                if actual != declared:
+                    raise SignatureMismatch(shown)
+                continue
+            if sizes.setdefault(declared, actual) != actual:
+                raise SignatureMismatch(f"{shown}, with one size of {declared!r} in all inputs: {sizes[declared]}")
+            dim = self.dims[declared]
+            if actual < dim.min or (actual > dim.max and declared != unlimited):
+                raise SignatureMismatch(f"{shown}, with {declared!r} from {dim.min} to {dim.max}")
+
+
+def _shape_text(tensor: Tensor) -> str:
+    return "[" + ", ".join(map(str, tensor.shape)) + "]"
+
+
+def first_message(error: Exception) -> str:
+    """The first complaint of a pydantic error, without pydantic's own frame around it."""
+    errors = getattr(error, "errors", None)
+    if errors is None:
+        return str(error)
+    first = errors()[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {message}" if where else message

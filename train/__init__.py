@@ -1,0 +1,1 @@
+"""Training: a recipe and its data become a checkpoint."""
