@@ -147,7 +147,7 @@ class Artifact:
             return None
         receipt = self.receipt
         return (
-            f"{reason}; it may run on: {receipt.hardware}; rebuild it there with "
+            f"{reason}; it was made for {receipt.hardware}; to rebuild it for another machine, run there: "
             f"penstock export --format {receipt.format} --precision {receipt.precision} {receipt.source.checkpoint}"
         )
 
@@ -160,7 +160,7 @@ class Artifact:
         self.check_digests()
         reason = self.unavailable()
         if reason is not None:
-            raise PenstockError(f"{self.receipt.name}: {reason}")
+            raise PenstockError(reason)
         receipt = self.receipt
         return runtimes.load(receipt.runtime, self.model_path, receipt.signature, device=device, threads=threads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,10 @@ def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
 def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
     """Load a TorchScript file."""
     try:
-        module = torch.jit.load(str(path), map_location=device).eval()
+        with warnings.catch_warnings():
+            # torch.jit is deprecated; whoever exports TorchScript is told so, once, by the command line.
+            warnings.simplefilter("ignore")
+            module = torch.jit.load(str(path), map_location=device).eval()
     except (RuntimeError, ValueError) as error:
         raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
     return TorchRunner(module, signature, device, threads)

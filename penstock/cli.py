@@ -1,0 +1,309 @@
+"""The command line: `penstock train | eval | export | serve | bench | health`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+import penstock
+from penstock.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="From a PyTorch checkpoint to a served, measured model.\n\n"
+    "The road:  penstock train digits  →  penstock export --format onnx --fp16 runs/digits/best.pth  →  "
+    "penstock serve models/  →  penstock bench models/*",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line; an error of the user's is one line on stderr and exit code 2."""
+    try:
+        app()
+    except PenstockError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"penstock {penstock.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe (digits), or a .toml file.")],
+    output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
+    epochs: Annotated[Optional[int], typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[Optional[int], typer.Option(help="Instead of the recipe's.")] = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Train a recipe and leave best.pth and last.pth.
+
+    Example: `penstock train digits --epochs 10`
+    """
+    recipes = _stage("penstock.train.recipe", "train")
+    job = recipes.load(recipe, epochs=epochs, seed=seed)
+    loop = _stage("penstock.train.loop", "train")
+    trained = loop.train(job, output / job.name, progress=progress and sys.stderr.isatty())
+    _say(
+        f"trained {job.name} for {job.epochs} epochs in {trained.seconds:.1f} s: "
+        f"{_percent(trained.score)} on the held-out test part"
+    )
+    _say(f"best {trained.best}   last {trained.last}   logs {trained.logs}")
+
+
+@app.command(name="eval")
+def evaluate(
+    path: Annotated[Path, typer.Argument(help="A checkpoint file, or an artifact's folder.")],
+    data: Annotated[Optional[Path], typer.Option(help="Labelled data: .npz with each input, and labels.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 64,
+) -> None:
+    """Score a checkpoint or an artifact on its held-out split, or on data of yours.
+
+    Example: `penstock eval models/digits-onnx-int8`
+    """
+    from penstock import artifact, datasets, evaluation
+
+    given = datasets.read_npz(data) if data else None
+    if path.is_dir():
+        found = artifact.read(path)
+        about: Any = found.receipt
+        runner: Any = found.load()
+    else:
+        checkpoint = _stage("penstock.checkpoint", "train")
+        loaded = checkpoint.load(path)
+        about = loaded.card
+        runner = _stage("penstock.runtimes.torch", "train").TorchRunner(loaded.module, about.signature)
+    rows = given or evaluation.held_out(about.dataset, about.preprocess)
+    about.signature.check(rows.inputs, limit_batch=False)
+    with runner:
+        score = evaluation.evaluate(runner, rows, min(batch, about.signature.max_batch))
+    _say(f"{path}: {_percent(score)}")
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="A .pth file.")],
+    format: Annotated[str, typer.Option(help="onnx, torchscript, trt; several with commas.")] = "onnx",
+    precision: Annotated[Optional[str], typer.Option(help="fp32 (default), fp16, int8; several with commas.")] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
+    output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
+    name: Annotated[Optional[str], typer.Option(help="Base name; variants are NAME-FORMAT-PRECISION.")] = None,
+    fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it.")] = True,
+    script: Annotated[bool, typer.Option("--script/--trace", help="How TorchScript is made.")] = False,
+    batch: Annotated[Optional[str], typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
+    model: Annotated[
+        Optional[str], typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
+    ] = None,
+    model_args: Annotated[
+        Optional[list[str]], typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")
+    ] = None,
+    input: Annotated[
+        Optional[list[str]], typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
+    ] = None,
+    data: Annotated[
+        Optional[Path], typer.Option(help="Real samples for the gate and int8: .npz with each input by name.")
+    ] = None,
+    max_error: Annotated[Optional[float], typer.Option(min=0, help="Relative L2 error the gate lets pass.")] = None,
+    min_agreement: Annotated[
+        Optional[float], typer.Option(min=0, max=1, help="Top-1 agreement the gate asks for.")
+    ] = None,
+) -> None:
+    """Export a checkpoint; every variant is proven against its source before it is published.
+
+    Examples: `penstock export --format trt --fp16 ckpt.pth` ·
+    `penstock export --format onnx,torchscript --precision fp32,fp16 ckpt.pth` ·
+    `penstock export --model torchvision:resnet18 --input "image:float32[batch,3,224,224]" resnet18.pth`
+    """
+    precisions = _precisions(precision, fp16, int8)
+    architecture = _stage("penstock.architecture", "export")
+    override = _stage("penstock.checkpoint", "export").Override(
+        model=model, model_args=architecture.parse_arguments(model_args or []), inputs=tuple(input or [])
+    )
+    pipeline = _stage("penstock.export.pipeline", "export")
+    formats = _commas(format)
+    if "torchscript" in formats:
+        _say("note: PyTorch has deprecated TorchScript; --format onnx keeps the same contract")
+    pipeline.export(
+        pipeline.Request(
+            checkpoint=checkpoint,
+            formats=formats,
+            precisions=precisions,
+            output=output,
+            name=name,
+            override=override,
+            fuse=fuse,
+            script=script,
+            batch=_batch(batch),
+            data=data,
+            max_error=max_error,
+            min_agreement=min_agreement,
+        ),
+        _say,
+    )
+
+
+@app.command()
+def serve(
+    paths: Annotated[list[Path], typer.Argument(help="A repository, artifact folders, or .onnx files.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
+    instances: Annotated[int, typer.Option(min=1, help="Runners of each model.")] = 1,
+    threads: Annotated[Optional[int], typer.Option(min=1, help="Threads of each runner; default: its share of the cores.")] = None,
+    max_queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait before 503.")] = 1024,
+    max_delay_ms: Annotated[
+        float, typer.Option(min=0, help="How long rows that met a busy server may wait for a fuller batch.")
+    ] = 0.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds for an answer before 504.")] = 30.0,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Largest body taken, in MiB.")] = 64.0,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
+) -> None:
+    """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
+
+    Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
+    `penstock serve some.onnx`
+    """
+    app_module = _stage("penstock.serve.app", "serve")
+    model_module = _stage("penstock.serve.model", "serve")
+    server = _stage("penstock.serve.server", "serve")
+    server.serve(
+        paths,
+        server.Address(host, port),
+        model_module.Limits(
+            max_queue_rows=max_queue_rows,
+            max_delay_ms=max_delay_ms,
+            instances=instances,
+            threads=threads,
+            device=device,
+            timeout_s=timeout_s,
+        ),
+        app_module.Bounds(max_body_bytes=int(max_body_mb * 2**20), max_pixels=max_pixels),
+        _say,
+    )
+
+
+@app.command()
+def bench(
+    paths: Annotated[list[Path], typer.Argument(help="Artifact folders or repositories.")],
+    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,32",
+    reference: Annotated[Optional[str], typer.Option(help="The row that ratios refer to; default: the first fp32.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Measured time for each variant and batch.")] = 1.0,
+    threads: Annotated[Optional[int], typer.Option(min=1, help="Intra-op threads; default: the runtime's.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
+    data: Annotated[Optional[Path], typer.Option(help="Labelled data instead of the held-out split: .npz.")] = None,
+    json: Annotated[Optional[Path], typer.Option(help="Write raw samples and figures to this file.")] = None,
+) -> None:
+    """Measure artifacts side by side: latency, throughput, size, accuracy, agreement with the source.
+
+    Example: `penstock bench models/digits-* --batch 1,8,64 --json bench.json`
+    """
+    measure = _stage("penstock.bench.measure", "bench")
+    report = _stage("penstock.bench.report", "bench")
+    plan = measure.Plan(
+        batches=tuple(_positive(part, "--batch") for part in _commas(batch)),
+        seconds=seconds,
+        threads=threads,
+        device=device,
+        data=data,
+    )
+    result = measure.measure(paths, plan, reference, progress=sys.stderr.isatty())
+    if json is not None:
+        report.write_json(result, json)
+    report.show(result)
+
+
+@app.command()
+def health(
+    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
+    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for it.")] = 3.0,
+) -> None:
+    """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
+
+    Example: `penstock health http://127.0.0.1:8000`
+    """
+    from penstock import health as health_check
+
+    ready, why = health_check.ready(url, timeout_s)
+    _say(why)
+    if not ready:
+        raise typer.Exit(1)
+
+
+def _stage(module: str, extra: str) -> Any:
+    """Import a stage's module, or say which extra is missing."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("penstock"):
+            raise
+        raise PenstockError(
+            f"this command needs {error.name.split('.')[0]}, which is not installed: pip install 'penstock[{extra}]'"
+        ) from None
+
+
+def _commas(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _precisions(precision: str | None, fp16: bool, int8: bool) -> tuple[str, ...]:
+    short = [name for name, asked in (("fp16", fp16), ("int8", int8)) if asked]
+    if precision is not None and short:
+        raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
+    if len(short) > 1:
+        raise PenstockError("--fp16 and --int8: one variant has one precision; give --precision fp16,int8 for both")
+    return tuple(short) or _commas(precision or "fp32")
+
+
+def _batch(text: str | None) -> Any:
+    from penstock.signature import Dim, first_message
+
+    if text is None:
+        return None
+    sizes = [_positive(part, "--batch") for part in _commas(text)]
+    if len(sizes) not in (1, 3):
+        raise PenstockError(f"--batch {text!r}: must be MAX, or MIN,OPT,MAX, as in 1,8,64")
+    low, usual, high = sizes if len(sizes) == 3 else (1, min(8, sizes[0]), sizes[0])
+    try:
+        return Dim(min=low, opt=usual, max=high)
+    except ValueError as error:
+        raise PenstockError(f"--batch {text!r}: {first_message(error)}") from None
+
+
+def _positive(text: str, option: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1 or len(text) > 6:
+        raise PenstockError(f"{option} {text!r}: must be a whole number from 1 to 999999")
+    return int(text)
+
+
+def _percent(score: Any) -> str:
+    return f"{score.accuracy:.2%} correct ({score.correct} of {score.samples})"

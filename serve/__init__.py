@@ -1,0 +1,1 @@
+"""Serving: artifacts behind HTTP, batched as they come. Nothing here imports torch."""

@@ -1,0 +1,271 @@
+"""The HTTP application: routes, and errors as `{"error": "one sentence"}`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+import penstock
+from penstock.errors import PenstockError
+from penstock.preprocess import MAX_PIXELS, BadImage
+from penstock.serve import predict, protocol
+from penstock.serve.errors import RequestError
+from penstock.serve.limits import BodyLimit
+from penstock.serve.metrics import Metrics
+from penstock.serve.model import Model
+from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Closed, Expired, QueueFull
+from penstock.signature import SignatureMismatch
+
+log = logging.getLogger(__name__)
+
+_PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
+_STATUS: dict[type[PenstockError], int] = {
+    SignatureMismatch: 400,
+    BadImage: 400,
+    QueueFull: 503,
+    Closed: 503,
+    Expired: 504,
+}
+_PREDICT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+            "image/png": {"schema": {"type": "string", "format": "binary"}},
+            "image/jpeg": {"schema": {"type": "string", "format": "binary"}},
+            "application/json": {
+                "schema": {"type": "object", "required": ["inputs"], "properties": {"inputs": {}}},
+            },
+        },
+    }
+}
+_INFER_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "properties": {
+                        "id": {"type": "string"},
+                        "inputs": {"type": "array", "items": {"type": "object"}},
+                        "outputs": {"type": "array", "items": {"type": "object"}},
+                        "parameters": {"type": "object"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that a request may bring: bytes of body, pixels of a decoded image."""
+
+    max_body_bytes: int = 64 * 2**20
+    max_pixels: int = MAX_PIXELS
+
+
+def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds()) -> FastAPI:  # noqa: B008
+    """The application that answers for `repository`; closing it drains the models."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await repository.close()
+
+    app = FastAPI(title="penstock", version=penstock.__version__, lifespan=lifespan)
+    app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
+    _add_errors(app)
+    _add_health(app, repository, metrics)
+    _add_models(app, repository)
+    _add_inference(app, repository, metrics, bounds)
+    return app
+
+
+def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+def _error(error: Exception) -> Response:
+    status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
+    if status >= 500 and not isinstance(error, PenstockError):
+        log.error("unexpected failure", exc_info=error)
+        return _reply({"error": "the server failed to answer; its log says why"}, 500)
+    return _reply({"error": str(error)}, status, {"Retry-After": "1"} if status == 503 else None)
+
+
+def _add_errors(app: FastAPI) -> None:
+    async def known(request: Request, error: Exception) -> Response:
+        return _error(error)
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = error.detail
+        if error.status_code == 404:
+            message = f"path {request.url.path!r} is unknown; /docs lists what there is"
+        elif error.status_code == 405:
+            message = f"method {request.method} is not taken at {request.url.path!r}"
+        return _reply({"error": message}, error.status_code, dict(error.headers or {}))
+
+    app.add_exception_handler(PenstockError, known)
+    app.add_exception_handler(HTTPException, routing)
+    app.add_exception_handler(Exception, known)
+
+
+def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
+    @app.get("/v2/health/live", tags=["health"])
+    async def live() -> Response:
+        return _reply({"live": True})
+
+    @app.get("/v2/health/ready", tags=["health"])
+    async def ready() -> Response:
+        problems = repository.problems
+        if problems:
+            return _reply({"ready": False, "error": "; ".join(problems)}, 503)
+        return _reply({"ready": True})
+
+    @app.get("/metrics", tags=["health"])
+    async def figures() -> Response:
+        for name, model in repository.models.items():
+            metrics.ready.labels(name).set(model.ready)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_models(app: FastAPI, repository: Repository) -> None:
+    @app.get("/v2", tags=["models"])
+    async def server() -> Response:
+        extensions = ["binary_tensor_data", "model_repository(index)"]
+        return _reply({"name": "penstock", "version": penstock.__version__, "extensions": extensions})
+
+    @app.post("/v2/repository/index", tags=["models"])
+    async def index() -> Response:
+        return _reply(repository.index())
+
+    @app.get("/v2/models/{name}", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
+    async def metadata(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        runtime = model.receipt.runtime if model.receipt else "onnxruntime"
+        return _reply(protocol.metadata(name, model.version, model.signature, _PLATFORMS.get(runtime, runtime)))
+
+    @app.get("/v2/models/{name}/ready", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
+    async def model_ready(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        if not model.ready:
+            return _reply({"ready": False, "error": f"model {name!r} has a dead instance"}, 503)
+        return _reply({"name": name, "ready": True})
+
+
+def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
+    @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
+    @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
+    async def infer(request: Request, name: str, version: str | None = None) -> Response:
+        async def work() -> Response:
+            model = find(repository, name, version)
+            _refuse_encoded(request)
+            body = await request.body()
+            call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature)
+            answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority)
+            content, headers = protocol.encode(name, model.version, call, answer)
+            return Response(content, headers=headers)
+
+        return await _counted(name, repository, metrics, work)
+
+    @app.post("/predict/{name}", tags=["inference"], openapi_extra=_PREDICT_BODY)
+    async def predict_route(request: Request, name: str) -> Response:
+        async def work() -> Response:
+            model = find(repository, name)
+            _refuse_encoded(request)
+            top_k = _top_k(request.query_params.get("top_k", "3"))
+            inputs = await _read_inputs(request, model, bounds)
+            return _reply(predict.answer(model, await model.infer(inputs), top_k))
+
+        return await _counted(name, repository, metrics, work)
+
+
+async def _counted(
+    name: str, repository: Repository, metrics: Metrics, work: Callable[[], Awaitable[Response]]
+) -> Response:
+    """Answer, and count the answer, failures too; only declared models get a label of their own."""
+    started = time.perf_counter()
+    label = name if name in repository.models else ""
+    try:
+        response = await work()
+    except HTTPException as error:
+        response = _error(RequestError(error.detail, error.status_code))
+    except Exception as error:
+        response = _error(error)
+    metrics.requests.labels(label, str(response.status_code)).inc()
+    metrics.seconds.labels(label).observe(time.perf_counter() - started)
+    return response
+
+
+def find(repository: Repository, name: str, version: str | None = None) -> Model:
+    """The model of that name, and of that version if one is named.
+
+    Raises:
+        RequestError: there is none, or it could not be loaded.
+    """
+    model = repository.models.get(name)
+    if model is None:
+        if name in repository.failures:
+            raise RequestError(f"model {name!r} failed to load: {repository.failures[name]}", 503)
+        served = ", ".join(sorted(repository.models)) or "none"
+        raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
+    if version is not None and version != str(model.version):
+        raise RequestError(f"version {version[:20]!r} of model {name!r} is not served; version {model.version} is", 404)
+    return model
+
+
+def _refuse_encoded(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise RequestError(f"Content-Encoding is {encoding[:40]!r}; bodies are taken uncompressed", 415)
+
+
+def _top_k(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1000:
+        raise RequestError(f"top_k is {text[:20]!r}; it must be a number from 1 to 1000")
+    return int(text)
+
+
+async def _read_inputs(request: Request, model: Model, bounds: Bounds) -> Any:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        data = await _uploaded(request)
+    else:
+        data = await request.body()
+        if kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{"):
+            return predict.json_inputs(model, data)
+    # Decoding a picture takes milliseconds, which others on this event loop should not wait for.
+    return await asyncio.to_thread(predict.image_inputs, model, data, bounds.max_pixels)
+
+
+async def _uploaded(request: Request) -> bytes:
+    async with request.form(max_files=1, max_fields=8) as form:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            fields = ", ".join(repr(name[:40]) for name in form) or "none"
+            raise RequestError(f"the form must hold a file in the field 'file'; its fields are {fields}")
+        return await file.read()

@@ -1,0 +1,203 @@
+"""A served model: an artifact or a bare ONNX file, its runners, and the scheduler in front of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock import artifact, parity, runtimes
+from penstock.artifact import MODEL_NAME, Artifact, Receipt
+from penstock.errors import PenstockError
+from penstock.runtimes import Runner
+from penstock.serve.metrics import Metrics
+from penstock.serve.scheduler import BatchFunction, QueueFull, Scheduler
+from penstock.signature import Arrays, Signature
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer."""
+
+    max_queue_rows: int = 1024
+    max_delay_ms: float = 0.0
+    instances: int = 1
+    threads: int | None = None
+    device: str = "cpu"
+    timeout_s: float = 30.0
+
+    @property
+    def threads_each(self) -> int:
+        """Intra-op threads of one instance: together they fill the cores and no more."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.instances)
+
+
+class Model:
+    """One model, ready to answer when constructed."""
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        signature: Signature,
+        receipt: Receipt | None,
+        make: Any,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.signature = signature
+        self.receipt = receipt
+        self.limits = limits
+        self.scheduler = Scheduler(
+            make,
+            max_batch=signature.max_batch,
+            max_queue_rows=max(limits.max_queue_rows, signature.max_batch),
+            max_delay_ms=limits.max_delay_ms,
+            instances=limits.instances,
+            observer=metrics.observer(name, version),
+        )
+
+    async def infer(self, inputs: Arrays, *, timeout_s: float | None = None, priority: int = 0) -> dict[str, Any]:
+        """The outputs for a request's inputs; one of more rows than a batch holds is split and joined again.
+
+        Args:
+            inputs: every input of the signature, rows first.
+            timeout_s: seconds the caller will wait; the server's own limit holds beside it.
+            priority: lower goes first.
+
+        Raises:
+            SignatureMismatch: the inputs are not the signature's.
+            QueueFull, Expired, Closed: from the scheduler.
+        """
+        self.signature.check(inputs, limit_batch=False)
+        wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
+        if self.signature.batch is None:
+            answer: dict[str, Any] = await self.scheduler.submit(
+                inputs, key=object(), timeout_s=wait, priority=priority
+            )
+            return answer
+        rows = len(next(iter(inputs.values())))
+        most = self.scheduler.max_batch
+        if rows > self.scheduler.max_queue_rows:
+            raise QueueFull(f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer")
+        key = tuple(array.shape[1:] for array in inputs.values())
+        parts = [
+            {name: array[start : start + most] for name, array in inputs.items()} for start in range(0, rows, most)
+        ]
+        submits = [
+            self.scheduler.submit(
+                part, rows=min(most, rows - index * most), key=key, timeout_s=wait, priority=priority
+            )
+            for index, part in enumerate(parts)
+        ]
+        if len(submits) == 1:
+            return dict(await submits[0])
+        return _joined(await _all(submits))
+
+    @property
+    def ready(self) -> bool:
+        return self.scheduler.healthy
+
+
+async def _all(submits: list[Any]) -> list[dict[str, Any]]:
+    """Wait for all; if one fails, the others are cancelled before the failure goes on."""
+    tasks = [asyncio.ensure_future(submit) for submit in submits]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def batch_function(runner: Runner) -> BatchFunction:
+    """A runner as the scheduler wants it: items of named arrays are stacked, run once, and split again."""
+
+    def run(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(items) == 1:
+            return [runner.run(items[0])]
+        answer = runner.run({name: np.concatenate([item[name] for item in items]) for name in items[0]})
+        first = next(iter(items[0]))
+        ends = np.cumsum([len(item[first]) for item in items])
+        starts = [0, *ends[:-1]]
+        return [
+            {name: array[start:end] for name, array in answer.items()}
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    return run
+
+
+def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
+    """Load the model in a folder, or a bare .onnx file.
+
+    Raises:
+        PenstockError: it is damaged, cannot run here, or does not give the answers that its receipt vouches for.
+    """
+    if path.is_file():
+        return _load_onnx(path, limits, metrics)
+    found = artifact.read(path)
+    receipt = found.receipt
+
+    def make() -> BatchFunction:
+        runner = found.load(device=limits.device, threads=limits.threads_each)
+        replay(found, runner)
+        return batch_function(runner)
+
+    return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+
+
+def replay(found: Artifact, runner: Runner) -> None:
+    """See that a loaded runner still gives the source model's outputs for the stored inputs.
+
+    Raises:
+        PenstockError: it does not.
+    """
+    receipt = found.receipt
+    try:
+        inputs, outputs = found.golden()
+    except Exception as error:  # an archive that passed its digest but was written wrong
+        raise PenstockError(f"{found.folder}: its golden.npz cannot be read: {error}") from None
+    rows = len(next(iter(inputs.values())))
+    most = receipt.signature.max_batch
+    for start in range(0, rows, most):
+        part = slice(start, start + most)
+        answer = runner.run({name: array[part] for name, array in inputs.items()})
+        expected = {name: array[part] for name, array in outputs.items()}
+        for distance in parity.compare(expected, answer):
+            failure = distance.model_copy(update={"agreement": None}).failure(receipt.verification.limits)
+            if failure is not None:
+                raise PenstockError(
+                    f"{receipt.name}: output {distance.output!r} for its own golden inputs is wrong on this machine: {failure}"
+                )
+
+
+def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
+    if path.suffix != ".onnx":
+        raise PenstockError(f"{path}: a file to serve must be an .onnx file, or else an artifact's folder")
+    if not MODEL_NAME.fullmatch(path.stem):
+        raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
+    from penstock.runtimes.onnxruntime import read_signature
+
+    signature = read_signature(path)
+
+    def make() -> BatchFunction:
+        return batch_function(
+            runtimes.load("onnxruntime", path, signature, device=limits.device, threads=limits.threads_each)
+        )
+
+    return Model(path.stem, 1, signature, None, make, limits, metrics)

@@ -1,0 +1,277 @@
+"""The Open Inference Protocol over HTTP: JSON, and the binary tensor data extension.
+
+Protocol: https://github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from penstock.serve.errors import RequestError
+from penstock.signature import V2_DTYPES, Signature, Tensor
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+_FROM_V2 = {v2: name for name, v2 in V2_DTYPES.items()}
+_MAX_TIMEOUT_US = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """A decoded request; `outputs` maps each wanted output to whether it is wanted in binary."""
+
+    inputs: dict[str, NDArray[np.generic]]
+    outputs: dict[str, bool]
+    id: str | None
+    timeout_s: float | None
+    priority: int
+
+
+def decode(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
+    """Decode an infer request.
+
+    Args:
+        body: the whole HTTP body.
+        header_length: the Inference-Header-Content-Length header: how much of the body is JSON; None means all of it.
+        signature: the model's.
+
+    Raises:
+        RequestError: naming the field, the value and the rule.
+    """
+    text, binary = _split(body, header_length)
+    content = parse_json(text)
+    if not isinstance(content, dict):
+        raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
+    parameters = _object(content.get("parameters", {}), "parameters")
+    inputs, used = _inputs(content.get("inputs"), binary)
+    if used != len(binary):
+        raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
+    return InferRequest(
+        inputs=inputs,
+        outputs=_outputs(content.get("outputs"), parameters, signature),
+        id=_id(content.get("id")),
+        timeout_s=_timeout_s(parameters.get("timeout")),
+        priority=_whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31),
+    )
+
+
+def parse_json(text: bytes | memoryview) -> Any:
+    """JSON text as Python objects."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the request is not valid JSON: {error}") from None
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryview]:
+    view = memoryview(body)
+    if header_length is None:
+        return view, view[len(view) :]
+    if not header_length.isascii() or not header_length.isdigit() or int(header_length[:20]) > len(body):
+        raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(body)}")
+    length = int(header_length)
+    if length == 0:
+        raise RequestError(f"{HEADER_LENGTH} is 0; raw requests without a JSON header are not served")
+    return view[:length], view[length:]
+
+
+def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.generic]], int]:
+    if not isinstance(listed, list) or not listed:
+        raise RequestError(f"'inputs' is {_kind(listed)}; it must be a list of at least one tensor")
+    inputs: dict[str, NDArray[np.generic]] = {}
+    used = 0
+    for index, entry in enumerate(listed):
+        entry = _object(entry, f"inputs[{index}]")
+        name = entry.get("name")
+        if not isinstance(name, str):
+            raise RequestError(f"inputs[{index}].name is {_kind(name)}; it must be a string")
+        if name in inputs:
+            raise RequestError(f"input {name!r} is given twice")
+        dtype = _dtype(name, entry.get("datatype"))
+        shape = _shape(name, entry.get("shape"))
+        parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
+        size = parameters.get("binary_data_size")
+        if size is not None:
+            size = _whole(size, f"binary_data_size of input {name!r}", 0, len(binary) - used)
+            inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
+            used += size
+        elif "data" in entry:
+            inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape)
+        else:
+            raise RequestError(f"input {name!r} has neither data nor parameters.binary_data_size")
+    return inputs, used
+
+
+def _dtype(name: str, datatype: Any) -> str:
+    if not isinstance(datatype, str) or datatype not in _FROM_V2:
+        raise RequestError(f"datatype of input {name!r} is {_shown(datatype)}; it must be one of {', '.join(_FROM_V2)}")
+    return _FROM_V2[datatype]
+
+
+def _shape(name: str, shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, list) or len(shape) > 32:
+        raise RequestError(f"shape of input {name!r} is {_shown(shape)}; it must be a list of up to 32 sizes")
+    return tuple(_whole(size, f"shape of input {name!r}", 0, 2**40) for size in shape)
+
+
+def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Little-endian, row-major bytes as an array; a view, not a copy."""
+    expected = math.prod(shape) * np.dtype(dtype).itemsize
+    if len(data) != expected:
+        raise RequestError(
+            f"binary_data_size of input {name!r} is {len(data)}; shape {list(shape)} of {V2_DTYPES[dtype]} takes {expected}"
+        )
+    array = np.frombuffer(data, dtype).reshape(shape)
+    if dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
+        raise RequestError(f"binary data of input {name!r} holds a byte over 1; BOOL is 0 or 1")
+    return array
+
+
+def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
+    """Flat or nested JSON numbers as an array of `dtype`, and of `shape` where one is given.
+
+    Raises:
+        RequestError: they are no numbers, out of the dtype's range, ragged, or not as many as the shape takes.
+    """
+    try:
+        array = np.array(data)
+    except (ValueError, OverflowError, TypeError):
+        raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers") from None
+    array = _cast(field, array, np.dtype(dtype))
+    if shape is None:
+        return array
+    if array.size != math.prod(shape) or (array.ndim != 1 and array.shape != shape):
+        raise RequestError(f"{field} has shape {list(array.shape)}; 'shape' says {list(shape)}")
+    return array.reshape(shape)
+
+
+def _cast(field: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.generic]:
+    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
+    if array.size == 0 and array.dtype.kind == "f":  # an empty list has no kind of its own
+        return array.astype(dtype)
+    if array.dtype.kind not in kinds:
+        wanted = {"f": "numbers", "b": "true or false"}.get(dtype.kind, "whole numbers")
+        raise RequestError(f"{field} must hold {wanted} only, for {V2_DTYPES[dtype.name]}")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+            raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s {limits.min} to {limits.max}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind == "f" and not np.isfinite(cast).all():
+        raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s range")
+    return cast
+
+
+def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature) -> dict[str, bool]:
+    default = _flag(parameters.get("binary_data_output", False), "parameters.binary_data_output")
+    names = [tensor.name for tensor in signature.outputs]
+    if listed is None or listed == []:
+        return dict.fromkeys(names, default)
+    if not isinstance(listed, list):
+        raise RequestError(f"'outputs' is {_kind(listed)}; it must be a list")
+    wanted: dict[str, bool] = {}
+    for index, entry in enumerate(listed):
+        entry = _object(entry, f"outputs[{index}]")
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in names:
+            raise RequestError(f"outputs[{index}].name is {_shown(name)}; the model's outputs are {', '.join(names)}")
+        if name in wanted:
+            raise RequestError(f"output {name!r} is asked for twice")
+        own = _object(entry.get("parameters", {}), f"parameters of output {name!r}")
+        if "classification" in own:
+            raise RequestError(f"classification of output {name!r} is not served here; POST /predict gives labels")
+        wanted[name] = _flag(own.get("binary_data", default), f"binary_data of output {name!r}")
+    return wanted
+
+
+def _timeout_s(microseconds: Any) -> float | None:
+    if microseconds is None:
+        return None
+    value = _whole(microseconds, "parameters.timeout", 0, _MAX_TIMEOUT_US)
+    return value / 1e6 if value else None  # 0 means none, as in Triton
+
+
+def _id(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise RequestError(f"'id' is {_kind(value)}; it must be a string")
+    return value
+
+
+def _whole(value: Any, field: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise RequestError(f"{field} is {_shown(value)}; it must be a whole number from {least} to {most}")
+    return value
+
+
+def _flag(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise RequestError(f"{field} is {_shown(value)}; it must be true or false")
+    return value
+
+
+def _object(value: Any, field: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestError(f"{field} is {_kind(value)}; it must be an object")
+    return value
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "missing or null"}
+    return names.get(type(value), "a number")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def encode(name: str, version: int, request: InferRequest, answer: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+    """The body and headers of an infer response: JSON, with the outputs that were asked for in binary behind it."""
+    listed: list[dict[str, Any]] = []
+    tail: list[Any] = []
+    for output, binary in request.outputs.items():
+        array = np.ascontiguousarray(answer[output])
+        entry: dict[str, Any] = {
+            "name": output,
+            "datatype": V2_DTYPES[array.dtype.name],
+            "shape": list(answer[output].shape),
+        }
+        if binary:
+            entry["parameters"] = {"binary_data_size": array.nbytes}
+            tail.append(array.reshape(-1).view(np.uint8).data)
+        else:
+            entry["data"] = array.reshape(-1)
+        listed.append(entry)
+    content: dict[str, Any] = {"model_name": name, "model_version": str(version), "outputs": listed}
+    if request.id is not None:
+        content["id"] = request.id
+    text = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not tail:
+        return text, {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
+    return b"".join([text, *tail]), headers
+
+
+def metadata(name: str, version: int, signature: Signature, platform: str) -> dict[str, Any]:
+    """A model's metadata; -1 stands for a dynamic size."""
+    return {
+        "name": name,
+        "versions": [str(version)],
+        "platform": platform,
+        "inputs": [_tensor(tensor) for tensor in signature.inputs],
+        "outputs": [_tensor(tensor) for tensor in signature.outputs],
+    }
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": V2_DTYPES[tensor.dtype],
+        "shape": [size if isinstance(size, int) else -1 for size in tensor.shape],
+    }

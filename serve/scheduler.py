@@ -1,0 +1,322 @@
+"""Dynamic batching. The scheduler knows nothing of models or HTTP: it is given a function over a list of items.
+
+Deciding is `choose`, a pure function over the queue; doing is `Scheduler`. An idle instance is given work at once,
+so a lone request never waits. With `max_delay_ms`, items that came while every instance was busy may wait that long
+for a fuller batch even after one falls free; at its default of 0 they are taken as soon as one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import itertools
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.runtimes import InstanceDead
+
+log = logging.getLogger(__name__)
+
+BatchFunction = Callable[[list[Any]], list[Any]]
+_BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+
+
+class QueueFull(PenstockError):
+    """The queue has no room for the rows; try again later."""
+
+
+class Expired(PenstockError):
+    """The deadline passed before the answer was there."""
+
+
+class Closed(PenstockError):
+    """The scheduler takes no more work."""
+
+
+@dataclass(eq=False)
+class Item:
+    """One caller's rows. Items with different keys never share a batch; times are of the event loop's clock."""
+
+    payload: Any
+    rows: int
+    key: Hashable
+    priority: int
+    arrived: float
+    urgent: bool
+    future: asyncio.Future[Any]
+    number: int
+    returned: bool = False
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.priority, self.number
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run now (nothing, if empty), or else when to look again."""
+
+    items: tuple[Item, ...] = ()
+    look_again: float | None = None
+
+
+def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float = 0.0) -> Choice:
+    """The next batch: from the first item of the queue on, all of its key, in order, as far as they fit.
+
+    Args:
+        queue: waiting items, in order of priority and arrival.
+        max_batch: rows that one batch may hold; an item alone may hold no more.
+        now: the time, on the clock of `Item.arrived`.
+        max_delay_s: how long an item that is not urgent may wait for company.
+    """
+    if not queue:
+        return Choice()
+    first, rows, items = queue[0], 0, []
+    full = False
+    for item in queue:
+        if item.key != first.key:
+            continue
+        if rows + item.rows > max_batch and items:
+            full = True  # first in, first out: nobody behind overtakes the one that did not fit
+            break
+        items.append(item)
+        rows += item.rows
+    oldest = min(item.arrived for item in items)
+    if full or rows >= max_batch or any(item.urgent for item in items) or now >= oldest + max_delay_s:
+        return Choice(tuple(items))
+    return Choice(look_again=oldest + max_delay_s)
+
+
+class Observer(Protocol):
+    """Told what the scheduler does; every call comes on the event loop."""
+
+    def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None: ...
+
+    def pending(self, rows: int) -> None: ...
+
+
+@dataclass(eq=False)
+class _Instance:
+    """One batch function and the single thread that may call it."""
+
+    function: BatchFunction
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "penstock-instance"))
+
+
+class Scheduler:
+    """Collects items from many callers into batches for one or more instances of a function.
+
+    Args:
+        make: makes a batch function, ready to be called; called for each instance now, and again when one dies.
+        max_batch: rows in one batch at most.
+        max_queue_rows: rows that may wait; more are refused.
+        max_delay_ms: see the module's text.
+        instances: how many batches may be under way at once.
+        observer: told of batches and of the queue.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], BatchFunction],
+        *,
+        max_batch: int,
+        max_queue_rows: int = 1024,
+        max_delay_ms: float = 0.0,
+        instances: int = 1,
+        observer: Observer | None = None,
+    ) -> None:
+        self.max_batch = max_batch
+        self.max_queue_rows = max_queue_rows
+        self._make = make
+        self._max_delay_s = max_delay_ms / 1000
+        self._observer = observer
+        self._instances = [_Instance(make()) for _ in range(instances)]
+        self._free = list(self._instances)
+        self._queue: list[Item] = []
+        self._pending = 0
+        self._dead = 0
+        self._numbers = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every instance is there to work."""
+        return self._dead == 0 and not self._closed
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows that wait for an instance."""
+        return self._pending
+
+    async def submit(
+        self,
+        payload: Any,
+        *,
+        rows: int = 1,
+        key: Hashable = None,
+        priority: int = 0,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Queue an item and wait for its own result. Cancelling the wait takes the item out of the queue.
+
+        Args:
+            payload: what the batch function is given for this item.
+            rows: how many rows it counts for, 1 to `max_batch`.
+            key: items share a batch only with items of an equal key.
+            priority: lower goes first; first come, first served within one.
+            timeout_s: seconds until the answer is of no more use.
+
+        Raises:
+            QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
+        """
+        if not 1 <= rows <= self.max_batch:
+            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
+        if self._closed:
+            raise Closed("the server is shutting down; send the request elsewhere")
+        if self._pending + rows > self.max_queue_rows:
+            raise QueueFull(f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon")
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        item = Item(
+            payload, rows, key, priority, now, bool(self._free), loop.create_future(), next(self._numbers)
+        )
+        if timeout_s is not None:
+            item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
+        self._enqueue(item)
+        self._dispatch()
+        try:
+            return await item.future
+        finally:
+            if item.timer is not None:
+                item.timer.cancel()
+            self._discard(item)
+
+    def _enqueue(self, item: Item) -> None:
+        bisect.insort(self._queue, item, key=lambda other: other.order)
+        self._count(item.rows)
+
+    def _discard(self, item: Item) -> None:
+        """Take an item out of the queue, if it still waits there."""
+        index = bisect.bisect_left(self._queue, item.order, key=lambda other: other.order)
+        if index < len(self._queue) and self._queue[index] is item:
+            del self._queue[index]
+            self._count(-item.rows)
+
+    def _count(self, rows: int) -> None:
+        self._pending += rows
+        if self._observer is not None:
+            self._observer.pending(self._pending)
+
+    def _expire(self, item: Item, timeout_s: float) -> None:
+        self._discard(item)
+        if not item.future.done():
+            item.future.set_exception(Expired(f"no answer within the timeout of {timeout_s:g} s"))
+
+    def _dispatch(self) -> None:
+        """Give every free instance a batch, as long as there is one to give."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        while self._free and self._queue:
+            choice = choose(self._queue, self.max_batch, loop.time(), self._max_delay_s)
+            if not choice.items:
+                assert choice.look_again is not None
+                self._timer = loop.call_at(choice.look_again, self._dispatch)
+                return
+            for item in choice.items:
+                self._discard(item)
+            task = loop.create_task(self._work(self._free.pop(), list(choice.items)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, instance: _Instance, items: list[Item]) -> None:
+        try:
+            await self._run(instance, items)
+        except InstanceDead as error:
+            log.error("an instance died: %s; it is restarted", error)
+            self._return(items, error)
+            await self._restart(instance)
+        self._free.append(instance)
+        self._dispatch()
+
+    async def _run(self, instance: _Instance, items: list[Item]) -> None:
+        """Run items as one batch; if it fails, in halves, until the item at fault stands alone."""
+        items = [item for item in items if not item.future.done()]
+        if not items:
+            return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            results = await loop.run_in_executor(
+                instance.thread, instance.function, [item.payload for item in items]
+            )
+            if len(results) != len(items):
+                raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
+        except InstanceDead:
+            raise
+        except Exception as error:
+            if len(items) == 1:
+                _fail(items[0], error)
+                return
+            middle = len(items) // 2
+            await self._run(instance, items[:middle])
+            await self._run(instance, items[middle:])
+            return
+        if self._observer is not None:
+            waits = [started - item.arrived for item in items]
+            self._observer.batch(sum(item.rows for item in items), waits, loop.time() - started)
+        for item, result in zip(items, results, strict=True):
+            if not item.future.done():
+                item.future.set_result(result)
+
+    def _return(self, items: list[Item], error: InstanceDead) -> None:
+        """Put a dead instance's items back in their places, once; an item that meets a second death is failed."""
+        for item in items:
+            if item.future.done():
+                continue
+            if item.returned:
+                _fail(item, error)
+                continue
+            item.returned = True
+            self._enqueue(item)
+
+    async def _restart(self, instance: _Instance) -> None:
+        self._dead += 1
+        loop = asyncio.get_running_loop()
+        for attempt in itertools.count():
+            await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
+            try:
+                instance.function = await loop.run_in_executor(instance.thread, self._make)
+            except Exception as error:
+                log.error("the instance cannot be restarted: %s", error)
+                continue
+            self._dead -= 1
+            return
+
+    async def close(self) -> None:
+        """Take no more work, finish what was taken, and end the threads."""
+        self._closed = True
+        self._max_delay_s = 0.0
+        self._dispatch()
+        while self._tasks:
+            if self._dead == len(self._instances):  # nobody is left to finish it
+                for task in self._tasks:
+                    task.cancel()
+                for item in list(self._queue):
+                    _fail(item, Closed("the server is shutting down and its instances are dead"))
+            await asyncio.wait(self._tasks, timeout=0.1)
+        for instance in self._instances:
+            instance.thread.shutdown(wait=False)
+
+
+def _fail(item: Item, error: Exception) -> None:
+    if not item.future.done():
+        item.future.set_exception(error)
