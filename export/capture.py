@@ -71,7 +71,15 @@ def _reason(error: BaseException) -> str:
 def _strip(model: Any) -> None:
     """Take out what the exporter notes about the machine it ran on: source paths and stack traces."""
     graph = model.graph
-    for item in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+    for item in (
+        model,
+        graph,
+        *graph.node,
+        *graph.value_info,
+        *graph.input,
+        *graph.output,
+        *graph.initializer,
+    ):
         del item.metadata_props[:]
     for node in graph.node:
         node.ClearField("doc_string")

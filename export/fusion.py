@@ -35,7 +35,11 @@ def fuse(module: nn.Module) -> tuple[nn.Module, int, str | None]:
     try:
         graph = symbolic_trace(fused).graph
     except Exception as error:  # tracing runs the module's own code, which may raise anything on a proxy
-        return fused, 0, f"torch.fx cannot trace it ({type(error).__name__}: {str(error).splitlines()[0][:80]})"
+        return (
+            fused,
+            0,
+            f"torch.fx cannot trace it ({type(error).__name__}: {str(error).splitlines()[0][:80]})",
+        )
     modules = dict(fused.named_modules())
     # fx spells an attribute path as it was reached, so one module may be called under several names.
     calls = Counter(id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Request:
     precisions: tuple[str, ...] = ("fp32",)
     output: Path = Path("models")
     name: str | None = None
-    override: Override = Override()
+    override: Override = field(default_factory=Override)
     fuse: bool = True
     script: bool = False
     batch: Dim | None = None
@@ -74,9 +74,7 @@ def export(request: Request, say: Say) -> list[Artifact]:
             _check_precision(precision)
             formats.check(name, precision)
     job = _prepare(request, say)
-    return [
-        _variant(job, name, precision, say) for name in request.formats for precision in request.precisions
-    ]
+    return [_variant(job, name, precision, say) for name in request.formats for precision in request.precisions]
 
 
 def _check_precision(precision: str) -> None:
@@ -99,7 +97,8 @@ def _prepare(request: Request, say: Say) -> _Job:
         )
     if request.batch is not None:
         signature = signature.with_batch(request.batch)
-    module, notes = origin.module, {"fused": 0}
+    notes: dict[str, Any]
+    module, notes = origin.module, {}
     if request.fuse:
         module, pairs, reason = fusion.fuse(module)
         notes = {"fused": pairs} if reason is None else {"fused": 0, "fuse_note": reason}

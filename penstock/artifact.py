@@ -1,9 +1,9 @@
 """Artifacts: one exported model as a version folder of a model repository, with its receipt.
 
-    models/digits-onnx-fp16/config.pbtxt       Triton's description of the model
-    models/digits-onnx-fp16/1/model.onnx       the model (model.pt, model.plan)
-    models/digits-onnx-fp16/1/golden.npz       real inputs, and the source model's outputs for them
-    models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder an artifact
+models/digits-onnx-fp16/config.pbtxt       Triton's description of the model
+models/digits-onnx-fp16/1/model.onnx       the model (model.pt, model.plan)
+models/digits-onnx-fp16/1/golden.npz       real inputs, and the source model's outputs for them
+models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder an artifact
 """
 
 from __future__ import annotations
@@ -246,9 +246,7 @@ def write_golden(folder: Path, inputs: dict[str, Any], outputs: dict[str, Any]) 
 
 def digests(folder: Path) -> dict[str, FileDigest]:
     """The digest of each file in a folder."""
-    return {
-        path.name: FileDigest(sha256=sha256(path), bytes=path.stat().st_size) for path in sorted(folder.iterdir())
-    }
+    return {path.name: FileDigest(sha256=sha256(path), bytes=path.stat().st_size) for path in sorted(folder.iterdir())}
 
 
 @contextmanager

@@ -72,7 +72,11 @@ class Override:
 
 
 def save(
-    path: Path, card: Card, state: dict[str, torch.Tensor], calibration: Rows | None = None, golden: Rows | None = None
+    path: Path,
+    card: Card,
+    state: dict[str, torch.Tensor],
+    calibration: Rows | None = None,
+    golden: Rows | None = None,
 ) -> None:
     """Write a checkpoint that `torch.load(weights_only=True)` accepts, whole or not at all."""
     content = {
@@ -172,9 +176,7 @@ def _card(path: Path, content: dict[str, Any], override: Override) -> Card:
             "and its inputs, as in --input image:float32[batch,3,224,224]"
         )
     if not override.inputs:
-        raise PenstockError(
-            f"{path}: names no inputs; give each, as in --input image:float32[batch,3,224,224]"
-        )
+        raise PenstockError(f"{path}: names no inputs; give each, as in --input image:float32[batch,3,224,224]")
     architecture = Architecture(target=override.model, kwargs=override.model_args)
     return Card(name=_name(path), architecture=architecture, signature=_inputs_only(override.inputs))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -59,8 +59,8 @@ def _root(
 def train(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe (digits), or a .toml file.")],
     output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
-    epochs: Annotated[Optional[int], typer.Option(help="Instead of the recipe's.")] = None,
-    seed: Annotated[Optional[int], typer.Option(help="Instead of the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Train a recipe and leave best.pth and last.pth.
@@ -81,7 +81,7 @@ def train(
 @app.command(name="eval")
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A checkpoint file, or an artifact's folder.")],
-    data: Annotated[Optional[Path], typer.Option(help="Labelled data: .npz with each input, and labels.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Labelled data: .npz with each input, and labels.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 64,
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
@@ -111,29 +111,27 @@ def evaluate(
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="A .pth file.")],
     format: Annotated[str, typer.Option(help="onnx, torchscript, trt; several with commas.")] = "onnx",
-    precision: Annotated[Optional[str], typer.Option(help="fp32 (default), fp16, int8; several with commas.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32 (default), fp16, int8; several with commas.")] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
-    name: Annotated[Optional[str], typer.Option(help="Base name; variants are NAME-FORMAT-PRECISION.")] = None,
+    name: Annotated[str | None, typer.Option(help="Base name; variants are NAME-FORMAT-PRECISION.")] = None,
     fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it.")] = True,
     script: Annotated[bool, typer.Option("--script/--trace", help="How TorchScript is made.")] = False,
-    batch: Annotated[Optional[str], typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
     model: Annotated[
-        Optional[str], typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
+        str | None, typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
     ] = None,
-    model_args: Annotated[
-        Optional[list[str]], typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")
-    ] = None,
+    model_args: Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")] = None,
     input: Annotated[
-        Optional[list[str]], typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
+        list[str] | None, typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
     ] = None,
     data: Annotated[
-        Optional[Path], typer.Option(help="Real samples for the gate and int8: .npz with each input by name.")
+        Path | None, typer.Option(help="Real samples for the gate and int8: .npz with each input by name.")
     ] = None,
-    max_error: Annotated[Optional[float], typer.Option(min=0, help="Relative L2 error the gate lets pass.")] = None,
+    max_error: Annotated[float | None, typer.Option(min=0, help="Relative L2 error the gate lets pass.")] = None,
     min_agreement: Annotated[
-        Optional[float], typer.Option(min=0, max=1, help="Top-1 agreement the gate asks for.")
+        float | None, typer.Option(min=0, max=1, help="Top-1 agreement the gate asks for.")
     ] = None,
 ) -> None:
     """Export a checkpoint; every variant is proven against its source before it is published.
@@ -177,7 +175,9 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
     instances: Annotated[int, typer.Option(min=1, help="Runners of each model.")] = 1,
-    threads: Annotated[Optional[int], typer.Option(min=1, help="Threads of each runner; default: its share of the cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each runner; default: its share of the cores.")
+    ] = None,
     max_queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, typer.Option(min=0, help="How long rows that met a busy server may wait for a fuller batch.")
@@ -214,12 +214,14 @@ def serve(
 def bench(
     paths: Annotated[list[Path], typer.Argument(help="Artifact folders or repositories.")],
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,32",
-    reference: Annotated[Optional[str], typer.Option(help="The row that ratios refer to; default: the first fp32.")] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The row that ratios refer to; default: the first fp32.")
+    ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Measured time for each variant and batch.")] = 1.0,
-    threads: Annotated[Optional[int], typer.Option(min=1, help="Intra-op threads; default: the runtime's.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Intra-op threads; default: the runtime's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
-    data: Annotated[Optional[Path], typer.Option(help="Labelled data instead of the held-out split: .npz.")] = None,
-    json: Annotated[Optional[Path], typer.Option(help="Write raw samples and figures to this file.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Labelled data instead of the held-out split: .npz.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write raw samples and figures to this file.")] = None,
 ) -> None:
     """Measure artifacts side by side: latency, throughput, size, accuracy, agreement with the source.
 

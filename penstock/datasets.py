@@ -67,9 +67,7 @@ def load(spec: DatasetSpec) -> dict[Part, Samples]:
     # The scans hold 0..16 (ink counted in 4x4 blocks); as 8-bit grey they can be saved, uploaded and read back.
     images = np.rint(scans.images * (255 / 16)).astype(np.uint8)
     labels = scans.target.astype(np.int64)
-    rest, test = train_test_split(
-        np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels
-    )
+    rest, test = train_test_split(np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels)
     train, val = train_test_split(
         rest, test_size=spec.val / (1 - spec.test), random_state=spec.seed, stratify=labels[rest]
     )

@@ -80,6 +80,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image:
     """
     require("PIL", "serve", "decoding an image")
     from PIL import Image as Pillow
+    from PIL import UnidentifiedImageError
 
     if not data:
         raise BadImage("the image is empty (0 bytes); send a PNG, JPEG, WebP, BMP or GIF file")
@@ -93,7 +94,7 @@ def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image:
         image.load()
     except BadImage:
         raise
-    except Pillow.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise BadImage(
             f"the {len(data)} bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file"
         ) from None

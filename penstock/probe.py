@@ -40,7 +40,7 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
     """
     base = {name: 3 + index for index, name in enumerate(signature.dims)}
     first = _answer(module, signature, base)
-    shapes = {name: list(tensor.shape) for name, tensor in first.items()}
+    shapes: dict[str, list[int | str]] = {name: list(tensor.shape) for name, tensor in first.items()}
     for dim in signature.dims:
         moved = _answer(module, signature, {**base, dim: base[dim] + 8})
         for name, tensor in moved.items():

@@ -85,7 +85,7 @@ class Bounds:
     max_pixels: int = MAX_PIXELS
 
 
-def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds()) -> FastAPI:  # noqa: B008
+def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds()) -> FastAPI:
     """The application that answers for `repository`; closing it drains the models."""
 
     @asynccontextmanager

@@ -32,9 +32,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         model = ("model", "version")
-        self.requests = Counter(
-            "penstock_requests", "Answered requests.", ("model", "code"), registry=self.registry
-        )
+        self.requests = Counter("penstock_requests", "Answered requests.", ("model", "code"), registry=self.registry)
         self.seconds = Histogram(
             "penstock_request_seconds",
             "From the request's first line to its answer.",
@@ -46,11 +44,17 @@ class Metrics:
             "penstock_queue_seconds", "From queue to batch.", model, buckets=_SECONDS, registry=self.registry
         )
         self.compute = Histogram(
-            "penstock_compute_seconds", "One batch in its runner.", model, buckets=_SECONDS, registry=self.registry
+            "penstock_compute_seconds",
+            "One batch in its runner.",
+            model,
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self.rows = Histogram("penstock_batch_rows", "Rows of a batch.", model, buckets=_ROWS, registry=self.registry)
         self.pending = Gauge("penstock_pending_rows", "Rows that wait for a batch.", model, registry=self.registry)
-        self.ready = Gauge("penstock_model_ready", "1 if the model answers, else 0.", ("model",), registry=self.registry)
+        self.ready = Gauge(
+            "penstock_model_ready", "1 if the model answers, else 0.", ("model",), registry=self.registry
+        )
 
     def observer(self, name: str, version: int) -> ModelMetrics:
         """The metrics that one model's scheduler feeds."""

@@ -88,15 +88,15 @@ class Model:
         rows = len(next(iter(inputs.values())))
         most = self.scheduler.max_batch
         if rows > self.scheduler.max_queue_rows:
-            raise QueueFull(f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer")
+            raise QueueFull(
+                f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
+            )
         key = tuple(array.shape[1:] for array in inputs.values())
         parts = [
             {name: array[start : start + most] for name, array in inputs.items()} for start in range(0, rows, most)
         ]
         submits = [
-            self.scheduler.submit(
-                part, rows=min(most, rows - index * most), key=key, timeout_s=wait, priority=priority
-            )
+            self.scheduler.submit(part, rows=min(most, rows - index * most), key=key, timeout_s=wait, priority=priority)
             for index, part in enumerate(parts)
         ]
         if len(submits) == 1:
@@ -135,8 +135,7 @@ def batch_function(runner: Runner) -> BatchFunction:
         ends = np.cumsum([len(item[first]) for item in items])
         starts = [0, *ends[:-1]]
         return [
-            {name: array[start:end] for name, array in answer.items()}
-            for start, end in zip(starts, ends, strict=True)
+            {name: array[start:end] for name, array in answer.items()} for start, end in zip(starts, ends, strict=True)
         ]
 
     return run
@@ -182,7 +181,8 @@ def replay(found: Artifact, runner: Runner) -> None:
             failure = distance.model_copy(update={"agreement": None}).failure(receipt.verification.limits)
             if failure is not None:
                 raise PenstockError(
-                    f"{receipt.name}: output {distance.output!r} for its own golden inputs is wrong on this machine: {failure}"
+                    f"{receipt.name}: output {distance.output!r} for its own golden inputs is wrong on this machine: "
+                    f"{failure}"
                 )
 
 

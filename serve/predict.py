@@ -22,7 +22,8 @@ def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArra
     preprocess = model.receipt.preprocess if model.receipt else None
     if preprocess is None:
         raise RequestError(
-            f"model {model.name!r} records no image preprocessing; send its tensors as JSON: {_example(model)}", 415
+            f"model {model.name!r} records no image preprocessing; send its tensors as JSON: {_example(model)}",
+            415,
         )
     return {preprocess.input: preprocess.apply(decode_image(data, max_pixels))}
 

@@ -124,7 +124,8 @@ def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) 
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if len(data) != expected:
         raise RequestError(
-            f"binary_data_size of input {name!r} is {len(data)}; shape {list(shape)} of {V2_DTYPES[dtype]} takes {expected}"
+            f"binary_data_size of input {name!r} is {len(data)}; shape {list(shape)} of {V2_DTYPES[dtype]} "
+            f"takes {expected}"
         )
     array = np.frombuffer(data, dtype).reshape(shape)
     if dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
@@ -222,7 +223,13 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "missing or null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a truth value",
+        type(None): "missing or null",
+    }
     return names.get(type(value), "a number")
 
 

@@ -76,7 +76,8 @@ def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float
     """
     if not queue:
         return Choice()
-    first, rows, items = queue[0], 0, []
+    first, rows = queue[0], 0
+    items: list[Item] = []
     full = False
     for item in queue:
         if item.key != first.key:
@@ -181,12 +182,12 @@ class Scheduler:
         if self._closed:
             raise Closed("the server is shutting down; send the request elsewhere")
         if self._pending + rows > self.max_queue_rows:
-            raise QueueFull(f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon")
+            raise QueueFull(
+                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
+            )
         loop = asyncio.get_running_loop()
         now = loop.time()
-        item = Item(
-            payload, rows, key, priority, now, bool(self._free), loop.create_future(), next(self._numbers)
-        )
+        item = Item(payload, rows, key, priority, now, bool(self._free), loop.create_future(), next(self._numbers))
         if timeout_s is not None:
             item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
         self._enqueue(item)
@@ -255,9 +256,7 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            results = await loop.run_in_executor(
-                instance.thread, instance.function, [item.payload for item in items]
-            )
+            results = await loop.run_in_executor(instance.thread, instance.function, [item.payload for item in items])
             if len(results) != len(items):
                 raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
         except InstanceDead:

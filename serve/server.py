@@ -42,7 +42,8 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        say(f"{state} at http://{shown}:{port}  (POST /predict/{next(iter(repository.models))}, GET /docs, GET /metrics)")
+        first = next(iter(repository.models))
+        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
         config = uvicorn.Config(
             create_app(repository, metrics, bounds),
             log_level="warning",
@@ -65,7 +66,9 @@ def _described(model: Model) -> str:
     if receipt is None:
         return "bare ONNX file, unverified: no receipt vouches for its answers"
     run = "verified" if receipt.verification.engine_run else "its engine was never run before"
-    return f"{receipt.format} {receipt.precision} by {receipt.runtime}, {run}, batches up to {model.signature.max_batch}"
+    return (
+        f"{receipt.format} {receipt.precision} by {receipt.runtime}, {run}, batches up to {model.signature.max_batch}"
+    )
 
 
 def _bind(address: Address) -> socket.socket:

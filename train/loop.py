@@ -40,7 +40,7 @@ class Trained:
     seconds: float
 
 
-class _Classifier(lightning.LightningModule):
+class _Classifier(lightning.LightningModule):  # type: ignore[misc]
     """Cross entropy over labelled images."""
 
     def __init__(self, net: nn.Module, recipe: Recipe) -> None:
@@ -67,7 +67,10 @@ class _Classifier(lightning.LightningModule):
         decayed = [p for p in self.net.parameters() if p.ndim > 1]
         others = [p for p in self.net.parameters() if p.ndim <= 1]
         optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            [
+                {"params": decayed, "weight_decay": optim.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ],
             lr=optim.lr,
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -88,7 +91,7 @@ def _shifted(images: Tensor, most: int) -> Tensor:
     return padded[torch.arange(n).view(n, 1, 1), :, y, x].permute(0, 3, 1, 2)
 
 
-class _Keeper(Callback):
+class _Keeper(Callback):  # type: ignore[misc]
     """Writes last.pth after every epoch, and best.pth whenever validation accuracy reaches a new high."""
 
     def __init__(self, folder: Path, card: Card, calibration: Rows, golden: Rows) -> None:

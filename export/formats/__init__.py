@@ -13,14 +13,15 @@ import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from penstock.artifact import Calibration
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.signature import Signature
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True)

@@ -59,14 +59,17 @@ def export(source: Source, options: Options, folder: Path) -> Built:
                 scripted = _HalfInside(scripted)
             if half or not options.script:
                 dicts = any(isinstance(answer, dict) for answer in [_answer(scripted, inputs)])
-                scripted = torch.jit.trace(scripted, inputs, strict=not dicts, check_trace=not half)
+                scripted = torch.jit.trace(  # type: ignore[no-untyped-call]
+                    scripted, inputs, strict=not dicts, check_trace=not half
+                )
             buffer = io.BytesIO()
             torch.jit.save(scripted, buffer)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         other = "--trace" if options.script else "--script"
         raise PenstockError(
-            f"the model cannot be written as TorchScript by --{road}: {lines[0][:200] if lines else error!r}; try {other}"
+            f"the model cannot be written as TorchScript by --{road}: {lines[0][:200] if lines else error!r}; "
+            f"try {other}"
         ) from None
     (folder / MODEL_FILE).write_bytes(buffer.getvalue())
     return Built(

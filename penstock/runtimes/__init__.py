@@ -79,9 +79,7 @@ def unavailable(runtime: str, build: Mapping[str, Any]) -> str | None:
     return reason
 
 
-def load(
-    runtime: str, path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None
-) -> Runner:
+def load(runtime: str, path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> Runner:
     """Load `path` with `runtime`.
 
     Args:

@@ -26,9 +26,7 @@ class FakeRunner(BaseRunner):
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         rows = len(feeds[self.inputs[0].name])
-        total: Any = sum(
-            feeds[tensor.name].reshape(rows, -1).sum(axis=1, dtype=np.float64) for tensor in self.inputs
-        )
+        total: Any = sum(feeds[tensor.name].reshape(rows, -1).sum(axis=1, dtype=np.float64) for tensor in self.inputs)
         answer = {}
         for number, tensor in enumerate(self.outputs):
             sizes = [size if isinstance(size, int) else 1 for size in tensor.shape[1:]]

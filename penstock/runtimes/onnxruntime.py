@@ -78,7 +78,11 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
             shape.append(size)
             continue
         unnamed = "batch" if axis == 0 else f"{item.name}_{axis}"
-        name = size if isinstance(size, str) and size.isidentifier() else "".join(c if c.isalnum() else "_" for c in unnamed)
+        name = (
+            size
+            if isinstance(size, str) and size.isidentifier()
+            else "".join(c if c.isalnum() else "_" for c in unnamed)
+        )
         dims.setdefault(name, OPEN_ENDED if axis == 0 else OPEN_ENDED_INNER)
         shape.append(name)
     return Tensor(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
@@ -96,7 +100,9 @@ def _session(path: Path, device: str, threads: int | None) -> Any:
     providers: list[Any] = ["CPUExecutionProvider"]
     if device.startswith("cuda"):
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-            raise PenstockError(f"--device {device}: this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+            raise PenstockError(
+                f"--device {device}: this onnxruntime has no CUDA provider: pip install onnxruntime-gpu"
+            )
         if hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
         providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(device.partition(":")[2] or 0)}))

@@ -24,7 +24,11 @@ class TorchRunner(BaseRunner):
     """A module called with the signature's inputs, by position, under inference mode."""
 
     def __init__(
-        self, module: Callable[..., Any], signature: Signature, device: str = "cpu", threads: int | None = None
+        self,
+        module: Callable[..., Any],
+        signature: Signature,
+        device: str = "cpu",
+        threads: int | None = None,
     ) -> None:
         super().__init__(signature)
         self._module: Callable[..., Any] | None = module
@@ -65,7 +69,9 @@ def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int 
         with warnings.catch_warnings():
             # torch.jit is deprecated; whoever exports TorchScript is told so, once, by the command line.
             warnings.simplefilter("ignore")
-            module = torch.jit.load(str(path), map_location=device).eval()
+            module = torch.jit.load(  # type: ignore[no-untyped-call]
+                str(path), map_location=device
+            ).eval()
     except (RuntimeError, ValueError) as error:
         raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
     return TorchRunner(module, signature, device, threads)

@@ -1,0 +1,37 @@
+# make demo   install, then train, export, serve, predict and measure on the CPU
+# make test   install, then the tests
+# make check  install, then ruff (format, lint) and mypy (strict)
+# make test-models   slow model matrices
+# Another Python: make demo PYTHON=python3.12      Another index: PIP_INDEX_URL=… make demo
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check test-models clean
+
+demo: $(STAMP)
+	@$(BIN)/python demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m "not models"
+
+test-models: $(STAMP)
+	$(BIN)/python -m pytest -m models || test $$? -eq 5
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p penstock
+
+# The wheel of PyTorch that pip chooses decides the size of this: 1 GB for the CPU, 5 GB with CUDA.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "penstock needs Python 3.10 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "installing penstock and what its stages need into .venv (PyTorch is the large part) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

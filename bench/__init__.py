@@ -1,0 +1,1 @@
+"""Benchmarks: artifacts side by side, interleaved, with raw samples kept."""

@@ -1,0 +1,249 @@
+"""Measuring artifacts: every variant at every batch size, in interleaved rounds so that drift hits all alike."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
+
+import penstock
+from penstock import artifact, datasets, evaluation
+from penstock.artifact import Artifact
+from penstock.errors import PenstockError
+from penstock.evaluation import Score
+from penstock.runtimes import Runner
+
+ROUNDS = 10
+WARMUP_RUNS, WARMUP_S = 3, 0.2
+# Below this many samples the 99th percentile is one of the last few values, and says nothing.
+MIN_FOR_P90, MIN_FOR_P99 = 20, 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure: batch sizes, seconds of measured time for each variant and batch, threads, device."""
+
+    batches: tuple[int, ...] = (1, 8, 32)
+    seconds: float = 1.0
+    threads: int | None = None
+    device: str = "cpu"
+    data: Path | None = None
+
+
+@dataclass
+class Cell:
+    """One variant at one batch size: seconds of each run, by round."""
+
+    batch: int
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[float]:
+        return [seconds for part in self.rounds for seconds in part]
+
+    def percentile(self, q: float) -> float | None:
+        """Seconds; None where there are too few samples for that percentile to mean anything."""
+        needed = {50.0: 1, 90.0: MIN_FOR_P90, 99.0: MIN_FOR_P99}[q]
+        return float(np.percentile(self.samples, q)) if len(self.samples) >= needed else None
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.batch * len(self.samples) / sum(self.samples)
+
+    def speedup(self, reference: Cell) -> tuple[float, float, float]:
+        """How many times as fast as `reference`: the median over rounds, and the quartiles around it."""
+        ratios = [
+            float(np.median(theirs) / np.median(mine))
+            for mine, theirs in zip(self.rounds, reference.rounds, strict=True)
+        ]
+        low, middle, high = np.percentile(ratios, [25, 50, 75])
+        return float(middle), float(low), float(high)
+
+
+@dataclass
+class Row:
+    """One artifact; `unavailable` says why it was not measured, if it was not."""
+
+    artifact: Artifact
+    cells: dict[int, Cell] = field(default_factory=dict)
+    score: Score | None = None
+    unavailable: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.artifact.receipt.name
+
+    @property
+    def model_bytes(self) -> int:
+        receipt = self.artifact.receipt
+        return receipt.files[receipt.model_file].bytes
+
+
+@dataclass
+class Result:
+    """All rows, the name of the reference among them, where it was measured, and what to know of it."""
+
+    rows: list[Row]
+    reference: str | None
+    environment: dict[str, Any]
+    notes: list[str]
+    interrupted: bool = False
+
+
+def measure(paths: list[Path], plan: Plan, reference: str | None = None, *, progress: bool = False) -> Result:
+    """Measure the artifacts under `paths`.
+
+    Args:
+        paths: artifact folders or repositories.
+        plan: batch sizes, time and data.
+        reference: the name of the row that ratios refer to; None takes the first fp32 one, else the first.
+        progress: show a progress bar on stderr.
+
+    Raises:
+        PenstockError: a path holds no artifact, no such reference, or none of them runs here.
+    """
+    rows = [_row(path) for path in artifact.find(paths)]
+    able = [row for row in rows if row.unavailable is None]
+    if not able:
+        raise PenstockError(
+            "no artifact given runs on this machine: " + "; ".join(str(row.unavailable) for row in rows)
+        )
+    named = _reference(able, reference)
+    result = Result(rows, named, environment(plan), [])
+    with ExitStack() as stack:
+        runners = {
+            row.name: stack.enter_context(row.artifact.load(device=plan.device, threads=plan.threads)) for row in able
+        }
+        for row in able:
+            _score(row, runners[row.name], plan, result.notes)
+        try:
+            _time(able, runners, plan, progress)
+        except KeyboardInterrupt:
+            result.interrupted = True
+    return result
+
+
+def _row(path: Path) -> Row:
+    if path.is_file():
+        raise PenstockError(f"{path}: a file; bench measures artifacts, the folders that penstock export writes")
+    found = artifact.read(path)
+    return Row(found, unavailable=found.unavailable())
+
+
+def _reference(rows: list[Row], wanted: str | None) -> str:
+    names = [row.name for row in rows]
+    if len(set(names)) != len(names):
+        raise PenstockError(f"two artifacts have one name: {', '.join(names)}")
+    if wanted is not None:
+        if wanted not in names:
+            raise PenstockError(f"--reference {wanted!r}: must be one of {', '.join(names)}")
+        return wanted
+    return next((row.name for row in rows if row.artifact.receipt.precision == "fp32"), names[0])
+
+
+def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
+    receipt = row.artifact.receipt
+    try:
+        if plan.data is not None:
+            data = datasets.read_npz(plan.data)
+            receipt.signature.check(data.inputs, limit_batch=False)
+        else:
+            data = evaluation.held_out(receipt.dataset, receipt.preprocess)
+        row.score = evaluation.evaluate(runner, data, receipt.signature.max_batch)
+    except PenstockError as error:
+        if plan.data is not None:
+            raise
+        note = f"no accuracy: {error}"
+        if note not in notes:
+            notes.append(note)
+
+
+def _time(rows: list[Row], runners: dict[str, Runner], plan: Plan, progress: bool) -> None:
+    work = []
+    for row in rows:
+        for batch in sorted(set(plan.batches)):
+            if batch <= row.artifact.receipt.signature.max_batch:
+                cell = row.cells[batch] = Cell(batch)
+                work.append((runners[row.name], _feeds(row.artifact, batch), cell))
+    if not work:
+        raise PenstockError(
+            f"--batch {','.join(map(str, plan.batches))}: every size is over the artifacts' largest batch"
+        )
+    with _bar(len(work) * (ROUNDS + 1), progress) as advance:
+        for runner, feeds, _ in work:
+            _warm_up(runner, feeds)
+            advance()
+        for _ in range(ROUNDS):
+            part = []
+            for runner, feeds, cell in work:
+                part.append((cell, _slice(runner, feeds, plan.seconds / ROUNDS)))
+                advance()
+            for cell, samples in part:  # only whole rounds count: ratios compare round with round
+                cell.rounds.append(samples)
+
+
+def _feeds(found: Artifact, batch: int) -> dict[str, Any]:
+    """`batch` rows of the artifact's own golden inputs, over again if there are fewer."""
+    inputs, _ = found.golden()
+    index = np.arange(batch) % len(next(iter(inputs.values())))
+    return {name: np.ascontiguousarray(array[index]) for name, array in inputs.items()}
+
+
+def _warm_up(runner: Runner, feeds: dict[str, Any]) -> None:
+    end = time.perf_counter() + WARMUP_S
+    runs = 0
+    while runs < WARMUP_RUNS or time.perf_counter() < end:
+        runner.run(feeds)
+        runs += 1
+
+
+def _slice(runner: Runner, feeds: dict[str, Any], seconds: float) -> list[float]:
+    """The seconds of each run, for about `seconds`, but at least three runs."""
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(samples) < 3 or time.perf_counter() < end:
+        started = time.perf_counter()
+        runner.run(feeds)
+        samples.append(time.perf_counter() - started)
+    return samples
+
+
+@contextlib.contextmanager
+def _bar(total: int, progress: bool) -> Iterator[Any]:
+    columns = (*Progress.get_default_columns()[:3], TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not progress, transient=True) as bar:
+        task = bar.add_task("measuring", total=total)
+        yield lambda: bar.advance(task)
+
+
+def environment(plan: Plan) -> dict[str, Any]:
+    """The conditions of a measurement."""
+    return {
+        "penstock": penstock.__version__,
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "device": plan.device,
+        "threads": plan.threads,
+        "batches": list(plan.batches),
+        "seconds": plan.seconds,
+    }
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,32 @@
+"""Fixtures that many tests share: one briefly trained checkpoint, and one repository exported from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+VARIANTS = (("onnx", ("fp32", "fp16", "int8")), ("torchscript", ("fp32",)), ("trt", ("fp16",)))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """best.pth of the digits recipe after three epochs: a real checkpoint, real samples inside. Read only."""
+    pytest.importorskip("lightning")
+    from penstock.train import loop, recipe
+
+    run = loop.train(recipe.load("digits", epochs=3), tmp_path_factory.mktemp("trained") / "digits", progress=False)
+    return run.best
+
+
+@pytest.fixture(scope="session")
+def repository(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository of five variants of `trained`, each through the gate. Read only: copy what you damage."""
+    pytest.importorskip("modelopt")
+    from penstock.export import pipeline
+
+    output = tmp_path_factory.mktemp("repository") / "models"
+    for name, precisions in VARIANTS:
+        request = pipeline.Request(trained, formats=(name,), precisions=precisions, output=output)
+        pipeline.export(request, lambda line: None)
+    return output

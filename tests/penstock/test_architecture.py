@@ -1,0 +1,243 @@
+"""Architectures: named modules are built, and a checkpoint's tensors all find their place or are listed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from penstock.architecture import PREFIXES, WRAPPERS, Architecture, build, load_weights, parse_arguments
+from penstock.errors import PenstockError
+
+LITERALS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+KEYS = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
+
+
+@given(st.dictionaries(KEYS, LITERALS, max_size=4))
+def test_python_literals_read_back_as_they_were(arguments: dict[str, Any]) -> None:
+    assert parse_arguments([f"{key}={value!r}" for key, value in arguments.items()]) == arguments
+
+
+@given(st.from_regex(r"[a-z][a-z0-9-]{0,10}", fullmatch=True))
+def test_a_plain_word_is_text(word: str) -> None:
+    assert parse_arguments([f"act={word}"]) == {"act": word}
+
+
+def test_only_the_first_equals_sign_parts_name_and_value() -> None:
+    assert parse_arguments(["rule=a=b"]) == {"rule": "a=b"}
+
+
+@pytest.mark.parametrize("pair", ["", "num_classes", "=10", "2nd=3", "a b=3", "num-classes=3"])
+def test_a_pair_of_another_form_is_refused_with_the_form(pair: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        parse_arguments([pair])
+    assert str(caught.value) == f"--model-args {pair!r} must read NAME=VALUE, as in num_classes=10"
+
+
+@pytest.mark.parametrize("value", ["{[]: 1}", "{{}}", "-'a'", "(", "[1, x]", "__import__('os')", "1 +", ""])
+def test_a_value_that_is_no_literal_is_text(value: str) -> None:
+    assert parse_arguments([f"a={value}"]) == {"a": value}
+
+
+@given(st.text(max_size=20))
+def test_any_value_is_taken(value: str) -> None:
+    assert list(parse_arguments([f"a={value}"])) == ["a"]
+
+
+def test_a_class_of_an_installed_package_is_built_in_eval_mode() -> None:
+    module = build(Architecture(target="torch.nn:Linear", kwargs={"in_features": 3, "out_features": 2}))
+    assert isinstance(module, nn.Linear)
+    assert not module.training
+
+
+def test_a_torchvision_model_is_built_without_downloading_weights() -> None:
+    pytest.importorskip("torchvision")
+    module = build(Architecture(target="torchvision:squeezenet1_1", kwargs={"num_classes": 3}))
+    assert type(module).__name__ == "SqueezeNet"
+
+
+NET = """
+import torch
+from beside import WIDTH
+
+class Net(torch.nn.Linear):
+    def __init__(self, out=2):
+        super().__init__(WIDTH, out)
+
+def make(out=2):
+    return Net(out)
+
+class Plain:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a user's train.py, which imports a file beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    Path("train.py").write_text(NET)
+    Path("beside.py").write_text("WIDTH = 5\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["Net", "make"])
+def test_a_users_file_gives_its_class_or_function(folder: Path, name: str) -> None:
+    module = build(Architecture(target=f"./train.py:{name}", kwargs={"out": 4}))
+    assert (module.in_features, module.out_features) == (5, 4)
+
+
+def test_a_users_train_py_shadows_no_module(folder: Path) -> None:
+    build(Architecture(target="./train.py:Net"))
+    assert "train" not in sys.modules
+    assert sys.path[0] != str(folder)
+
+
+@pytest.mark.parametrize(
+    ("target", "kwargs", "parts"),
+    [
+        ("resnet18", {}, ["'resnet18'", "torchvision:NAME, package.module:Class or ./file.py:Class"]),
+        ("torch.nn:", {}, ["'torch.nn:'", "must read"]),
+        (":Linear", {}, ["':Linear'", "must read"]),
+        ("torch.nn:Linnear", {}, ["torch.nn has no 'Linnear'"]),
+        (
+            "no_such_package_here:Net",
+            {},
+            ["no_such_package_here", "cannot be imported", "ModuleNotFoundError"],
+        ),
+        ("./missing.py:Net", {}, ["missing.py", "no such file"]),
+        ("./train.py:number", {}, ["./train.py:number", "a int, not a torch.nn.Module class"]),
+        ("./train.py:Plain", {}, ["./train.py:Plain", "made a Plain, not a torch.nn.Module"]),
+        ("./train.py:Net", {"width": 3}, ["./train.py:Net(width=3)", "TypeError", "--model-args NAME=VALUE"]),
+        ("torchvision:resnet19", {}, ["torchvision:resnet19", "list_models()"]),
+    ],
+)
+def test_a_target_that_cannot_be_built_is_named_with_the_rule(
+    folder: Path, target: str, kwargs: dict[str, Any], parts: list[str]
+) -> None:
+    with pytest.raises(PenstockError) as caught:
+        build(Architecture(target=target, kwargs=kwargs))
+    for part in ("--model", *parts):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["def :", "raise RuntimeError('no')", "import no_such_package_here"])
+def test_a_file_that_does_not_import_is_named_and_leaves_no_half_module(folder: Path, text: str) -> None:
+    Path("bad.py").write_text(text)
+    with pytest.raises(PenstockError, match=r"--model bad\.py: cannot be imported"):
+        build(Architecture(target="./bad.py:Net"))
+    assert not [name for name in sys.modules if name.startswith("_penstock_bad_")]
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+
+def state(prefix: str = "") -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {prefix + name: tensor for name, tensor in net().state_dict().items()}
+
+
+def assert_holds(module: nn.Module, expected: dict[str, torch.Tensor]) -> None:
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
+
+
+@pytest.mark.parametrize("wrapper", ["", *WRAPPERS])
+def test_weights_are_found_bare_and_in_every_wrapper(wrapper: str) -> None:
+    module = net()
+    content: dict[str, Any] = {wrapper: state(), "epoch": 3, "optimizer": {"lr": 0.1}} if wrapper else state()
+    proof = load_weights(module, content)
+    assert (proof.loaded, proof.expected, proof.wrapper, proof.prefix) == (7, 7, wrapper, "")
+    assert_holds(module, state())
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [*PREFIXES, "module._orig_mod.", "_orig_mod.module.", "model.module._orig_mod.", "module.module."],
+)
+def test_prefixes_are_stripped_however_they_are_stacked(prefix: str) -> None:
+    module = net()
+    proof = load_weights(module, {"state_dict": state(prefix)})
+    assert proof.prefix == prefix
+    assert f"prefix {prefix!r} stripped" in str(proof)
+    assert_holds(module, state())
+
+
+def test_a_prefix_that_is_the_modules_own_is_kept() -> None:
+    module = nn.ModuleDict({"model": net()})
+    proof = load_weights(module, state("module.model."))
+    assert proof.prefix == "module."
+    assert_holds(module["model"], state())
+
+
+def test_a_prefix_on_some_names_only_is_not_stripped() -> None:
+    content = state("module.")
+    content["other"] = torch.zeros(1)
+    with pytest.raises(PenstockError, match="7 missing .* 8 unexpected"):
+        load_weights(net(), content)
+
+
+def test_missing_unexpected_and_misshaped_tensors_are_all_listed() -> None:
+    content = state()
+    del content["0.bias"]
+    content["extra.weight"] = torch.zeros(2)
+    content["0.weight"] = torch.zeros(4, 5)
+    with pytest.raises(PenstockError) as caught:
+        load_weights(net(), content)
+    for part in (
+        "Sequential",
+        "1 missing (0.bias)",
+        "1 unexpected (extra.weight)",
+        "1 mis-shaped (0.weight [4, 5] for [4, 3])",
+        "--model",
+    ):
+        assert part in str(caught.value)
+
+
+def test_weights_that_do_not_fit_change_nothing() -> None:
+    module = net()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    content = state()
+    del content["1.bias"]
+    with pytest.raises(PenstockError):
+        load_weights(module, content)
+    assert_holds(module, before)
+
+
+def test_a_long_list_of_names_is_cut_with_the_number_left() -> None:
+    content = state() | {f"extra{i}": torch.zeros(1) for i in range(11)}
+    with pytest.raises(PenstockError, match=r"11 unexpected \(extra0, .*extra7 and 3 more\)"):
+        load_weights(net(), content)
+
+
+@pytest.mark.parametrize("content", [{}, {"epoch": 3, "lr": 0.1}, {"state_dict": {}}, {"model": {"a": 1}}])
+def test_a_dictionary_without_a_state_is_refused_with_its_keys(content: dict[str, Any]) -> None:
+    with pytest.raises(PenstockError) as caught:
+        load_weights(net(), content)
+    assert "holds no state_dict" in str(caught.value)
+    assert all(key in str(caught.value) for key in content)
+
+
+def test_a_dictionary_whose_keys_are_numbers_is_refused() -> None:
+    with pytest.raises(PenstockError):
+        load_weights(net(), {0: torch.zeros(1), 1: torch.zeros(2)})  # type: ignore[dict-item]
+
+
+def test_an_architecture_reads_back_from_json() -> None:
+    architecture = Architecture(target="./net.py:Net", kwargs={"widths": [1, 2], "act": "relu"})
+    assert Architecture.model_validate(json.loads(architecture.model_dump_json())) == architecture

@@ -1,0 +1,89 @@
+"""Evaluation: running rows in batches, and counting right answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import datasets, evaluation
+from penstock.datasets import DatasetSpec, Rows
+from penstock.errors import PenstockError
+from penstock.evaluation import Score
+from penstock.preprocess import ImagePreprocess
+from penstock.runtimes import BaseRunner
+from penstock.runtimes.fake import FakeRunner
+from penstock.signature import Arrays, Dim, Signature, Tensor
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 3)),),
+    outputs=(Tensor(name="scores", shape=("batch", 4)), Tensor(name="extra", shape=("batch",))),
+    dims={"batch": Dim(opt=4, max=16)},
+)
+
+
+class Shares(BaseRunner):
+    """Scores that are the inputs themselves; remembers the batches that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(SIGNATURE)
+        self.batches: list[int] = []
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        self.batches.append(len(feeds["x"]))
+        return {"scores": np.array(feeds["x"]), "extra": np.zeros(len(feeds["x"]))}
+
+
+@given(rows=st.integers(1, 40), batch=st.integers(1, 45))
+def test_outputs_do_not_depend_on_how_rows_are_batched(rows: int, batch: int) -> None:
+    inputs = np.random.default_rng(rows).random((rows, 3), np.float32)
+    runner = FakeRunner(SIGNATURE)
+    found = evaluation.outputs(runner, Rows({"x": inputs}, None), batch)
+    whole = runner.run({"x": inputs})
+    assert list(found) == ["scores", "extra"]
+    assert all(np.array_equal(found[name], whole[name]) for name in whole)
+
+
+def test_batches_are_full_but_for_the_last() -> None:
+    runner = Shares()
+    evaluation.outputs(runner, Rows({"x": np.zeros((10, 3))}, None), 4)
+    assert runner.batches == [4, 4, 2]
+
+
+def test_the_score_counts_rows_whose_largest_is_their_label() -> None:
+    logits = np.array([[1, 0, 0], [0, 2, 1], [0, 0, 3], [9, 8, 7]], np.float32)
+    rows = Rows({"x": logits}, np.array([0, 1, 0, 0]))
+    assert evaluation.score(logits, rows) == Score(correct=3, samples=4)
+    assert evaluation.score(logits, rows).accuracy == 0.75
+
+
+def test_evaluate_takes_the_first_output() -> None:
+    inputs = np.eye(3, dtype=np.float32)
+    assert evaluation.evaluate(Shares(), Rows({"x": inputs}, np.array([0, 1, 1])), batch=2) == Score(2, 3)
+
+
+def test_rows_without_labels_have_no_score() -> None:
+    with pytest.raises(PenstockError, match="accuracy needs labels"):
+        evaluation.score(np.zeros((2, 3)), Rows({"x": np.zeros((2, 3))}, None))
+
+
+def test_scores_of_another_rank_are_refused_with_their_shape() -> None:
+    with pytest.raises(PenstockError, match=r"shape \[n, classes\]; the first output is \[2, 3, 4\]"):
+        evaluation.score(np.zeros((2, 3, 4)), Rows({"x": np.zeros((2, 3))}, np.zeros(2, np.int64)))
+
+
+def test_held_out_rows_are_the_test_part_ready_for_the_model() -> None:
+    spec = DatasetSpec(name="digits")
+    preprocess = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
+    rows = evaluation.held_out(spec, preprocess)
+    part = datasets.load(spec)["test"]
+    assert np.array_equal(rows.inputs["image"], preprocess.normalize(part.images))
+    assert np.array_equal(rows.labels, part.labels)
+
+
+def test_a_model_without_a_data_set_is_told_how_to_give_one() -> None:
+    with pytest.raises(PenstockError, match=r"--data FILE\.npz"):
+        evaluation.held_out(None, None)

@@ -1,0 +1,228 @@
+"""Preprocessing: an uploaded picture gives the tensor that training saw, and nothing else is decoded."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import ValidationError
+
+from penstock.preprocess import MAX_PIXELS, BadImage, ImagePreprocess, decode_image
+
+GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
+COLOUR = ImagePreprocess(
+    input="image", mode="RGB", height=5, width=7, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+)
+
+
+def encode(pixels: NDArray[np.uint8], kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that declares a size and holds no pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@given(hnp.arrays(np.uint8, (8, 8)))
+def test_an_uploaded_grey_png_gives_the_in_memory_tensor_bit_for_bit(pixels: NDArray[np.uint8]) -> None:
+    uploaded = GREY.apply(decode_image(encode(pixels)))
+    assert uploaded.tobytes() == GREY.normalize(pixels[None]).tobytes()
+
+
+@given(hnp.arrays(np.uint8, (5, 7, 3)))
+def test_an_uploaded_colour_png_gives_the_in_memory_tensor_bit_for_bit(pixels: NDArray[np.uint8]) -> None:
+    uploaded = COLOUR.apply(decode_image(encode(pixels)))
+    assert uploaded.tobytes() == COLOUR.normalize(pixels[None]).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "WEBP"])
+def test_every_lossless_format_gives_the_same_tensor(kind: str) -> None:
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    options = {"lossless": True} if kind == "WEBP" else {}
+    uploaded = GREY.apply(decode_image(encode(pixels, kind, **options)))
+    assert uploaded.tobytes() == GREY.normalize(pixels[None]).tobytes()
+
+
+@given(
+    pixels=hnp.arrays(np.uint8, (2, 3, 4, 3)),
+    scale=st.floats(1e-3, 1.0),
+    mean=st.tuples(*[st.floats(-2, 2)] * 3),
+    std=st.tuples(*[st.floats(0.05, 4)] * 3),
+)
+def test_normalize_is_pixels_by_scale_less_mean_over_std(
+    pixels: NDArray[np.uint8], scale: float, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    preprocess = ImagePreprocess(input="x", mode="RGB", height=3, width=4, scale=scale, mean=mean, std=std)
+    found = preprocess.normalize(pixels)
+    assert (found.dtype, found.shape) == (np.float32, (2, 3, 3, 4))
+    single = np.finfo(np.float32)
+    for channel in range(3):
+        scaled = pixels[:, :, :, channel].astype(np.float64) * scale
+        exact = (scaled - mean[channel]) / std[channel]
+        # Seven roundings to float32 (constants, operands, results), each of half an eps; tiny ones become zero.
+        bound = (4 * single.eps * (scaled + abs(mean[channel])) + single.tiny) / std[channel]
+        assert (np.abs(found[:, channel] - exact) <= bound).all()
+
+
+def test_a_grey_tensor_has_one_channel_and_is_contiguous() -> None:
+    found = GREY.normalize(np.zeros((3, 8, 8), np.uint8))
+    assert found.shape == (3, 1, 8, 8)
+    assert found.flags["C_CONTIGUOUS"]
+
+
+def test_a_picture_of_another_size_is_resized_to_the_recorded_one() -> None:
+    blocks = np.arange(64, dtype=np.uint8).reshape(8, 8) * 3
+    larger = np.kron(blocks, np.ones((4, 4), np.uint8))  # a box filter takes this exactly back
+    box = GREY.model_copy(update={"resample": "box"})
+    assert box.apply(decode_image(encode(larger))).tobytes() == box.normalize(blocks[None]).tobytes()
+
+
+def test_width_and_height_are_not_mixed_up() -> None:
+    assert COLOUR.apply(decode_image(encode(np.zeros((30, 20, 3), np.uint8)))).shape == (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_a_picture_of_any_mode_keeps_black_black_and_white_white(mode: str) -> None:
+    white = {
+        "1": 1,
+        "L": 255,
+        "LA": (255, 255),
+        "RGB": (255,) * 3,
+        "RGBA": (255,) * 4,
+        "CMYK": (0,) * 4,
+        "I;16": 65535,
+    }
+    black = {"LA": (0, 255), "RGBA": (0, 0, 0, 255), "RGB": (0, 0, 0), "CMYK": (255,) * 4}
+    for colour, expected in ((white.get(mode, (255,) * 3), 255), (black.get(mode, 0), 0)):
+        if mode == "P":
+            picture = Image.new("L", (8, 8), expected).convert("P")
+        else:
+            picture = Image.new(mode, (8, 8), colour)
+        buffer = io.BytesIO()
+        # PNG holds all of these but CMYK, which only JPEG does.
+        picture.save(buffer, "JPEG" if mode == "CMYK" else "PNG")
+        found = GREY.apply(decode_image(buffer.getvalue()))
+        assert np.array_equal(found, GREY.normalize(np.full((1, 8, 8), expected, np.uint8)))
+
+
+def test_sixteen_bit_grey_is_scaled_not_cut_off() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 0x8000, np.uint16)).save(buffer, "PNG")
+    found = GREY.apply(decode_image(buffer.getvalue()))
+    assert np.array_equal(found, GREY.normalize(np.full((1, 8, 8), 0x80, np.uint8)))
+
+
+def test_an_animation_gives_its_first_frame() -> None:
+    buffer = io.BytesIO()
+    frames = [Image.new("L", (8, 8), level) for level in (40, 200)]
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    assert np.asarray(decode_image(buffer.getvalue()).convert("L"))[0, 0] == 40
+
+
+def test_no_bytes_are_refused() -> None:
+    with pytest.raises(BadImage, match="empty"):
+        decode_image(b"")
+
+
+def test_bytes_that_are_no_image_are_refused_with_their_number() -> None:
+    with pytest.raises(BadImage, match=r"12 bytes.*not an image.*PNG, JPEG"):
+        decode_image(b"hello, world")
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "TGA", "PCX"])
+def test_a_format_outside_the_list_is_refused(kind: str) -> None:
+    with pytest.raises(BadImage, match="not an image"):
+        decode_image(encode(np.zeros((16, 16), np.uint8), kind))
+
+
+def test_a_picture_over_the_pixel_limit_is_refused_before_decoding() -> None:
+    with pytest.raises(BadImage) as caught:
+        decode_image(png_header(5001, 5000))
+    assert "5001x5000 = 25005000 pixels" in str(caught.value)
+    assert str(MAX_PIXELS) in str(caught.value)
+
+
+def test_a_picture_of_billions_of_pixels_is_refused_as_too_large() -> None:
+    with pytest.raises(BadImage, match=str(MAX_PIXELS)):
+        decode_image(png_header(60000, 60000))
+
+
+def test_the_pixel_limit_itself_is_allowed() -> None:
+    data = encode(np.zeros((8, 8), np.uint8))
+    assert decode_image(data, max_pixels=64).size == (8, 8)
+    with pytest.raises(BadImage, match="8x8 = 64 pixels; the limit is 63"):
+        decode_image(data, max_pixels=63)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
+def test_a_picture_cut_in_the_middle_is_refused(kind: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
+    data = encode(noise, kind)
+    with pytest.raises(BadImage):
+        decode_image(data[: len(data) // 2])
+
+
+SEEDS = [encode(np.random.default_rng(0).integers(0, 256, (9, 9), np.uint8), kind) for kind in ("PNG", "GIF", "JPEG")]
+
+
+@settings(max_examples=200)
+@given(
+    seed=st.sampled_from(SEEDS),
+    edits=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6),
+)
+def test_damaged_bytes_give_a_picture_or_a_bad_image_and_nothing_else(
+    seed: bytes, edits: list[tuple[int, int]]
+) -> None:
+    damaged = bytearray(seed)
+    for position, value in edits:
+        damaged[position % len(damaged)] = value
+    try:
+        picture = decode_image(bytes(damaged))
+    except BadImage:
+        return
+    assert GREY.apply(picture).shape == (1, 1, 8, 8)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_give_a_picture_or_a_bad_image(data: bytes) -> None:
+    try:
+        decode_image(data)
+    except BadImage:
+        return
+
+
+@pytest.mark.parametrize("field", ["mean", "std"])
+def test_one_figure_for_each_channel_is_demanded(field: str) -> None:
+    fields = {"input": "x", "mode": "RGB", "height": 4, "width": 4, "mean": (0.0,) * 3, "std": (1.0,) * 3}
+    with pytest.raises(ValidationError, match="mean and std must have 3 values for mode RGB"):
+        ImagePreprocess(**{**fields, field: (0.5,)})
+
+
+def test_a_std_of_zero_is_refused() -> None:
+    with pytest.raises(ValidationError, match="std must not hold a zero"):
+        ImagePreprocess(input="x", mode="L", height=4, width=4, mean=(0.0,), std=(0.0,))
+
+
+@pytest.mark.parametrize("field", ["height", "width"])
+@pytest.mark.parametrize("size", [0, -8])
+def test_a_size_below_one_is_refused(field: str, size: int) -> None:
+    fields = {"input": "x", "mode": "L", "height": 4, "width": 4, "mean": (0.0,), "std": (1.0,)}
+    with pytest.raises(ValidationError, match=field):
+        ImagePreprocess(**{**fields, field: size})

@@ -1,0 +1,133 @@
+"""Probing: synthetic inputs fit their signature, and outputs are found with their dynamic dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from penstock import probe
+from penstock.errors import PenstockError
+from penstock.signature import V2_DTYPES, Dim, Signature, Tensor
+
+TEXT = Signature(
+    inputs=(
+        Tensor(name="ids", dtype="int64", shape=("batch", "length")),
+        Tensor(name="image", shape=("batch", 3)),
+    ),
+    outputs=(),
+    dims={"batch": Dim(opt=4, max=8), "length": Dim(opt=4, max=32)},
+)
+
+
+class Answer(nn.Module):
+    """A module that answers what a function makes of its inputs."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, ids: torch.Tensor, image: torch.Tensor) -> Any:
+        return self.function(ids, image)
+
+
+@given(
+    dtype=st.sampled_from(sorted(V2_DTYPES)),
+    batch=st.integers(1, 6),
+    inner=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+)
+def test_synthetic_inputs_fit_their_signature_and_depend_on_the_seed_alone(
+    dtype: str, batch: int, inner: int, seed: int
+) -> None:
+    signature = Signature(
+        inputs=(Tensor(name="x", dtype=dtype, shape=("batch", inner)),),
+        outputs=(),
+        dims={"batch": Dim(opt=1, max=6)},
+    )
+    rows = probe.synthesize(signature, {"batch": batch}, seed)
+    signature.check(rows.inputs)
+    again = probe.synthesize(signature, {"batch": batch}, seed)
+    assert rows.inputs["x"].tobytes() == again.inputs["x"].tobytes()
+    if not np.issubdtype(np.dtype(dtype), np.floating):
+        assert set(np.unique(rows.inputs["x"])) <= {0, 1}
+
+
+def test_another_seed_gives_other_floats() -> None:
+    sizes = {"batch": 4, "length": 5}
+    first, second = (probe.synthesize(TEXT, sizes, seed).inputs["image"] for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("function", "outputs"),
+    [
+        (lambda ids, image: image.sum(1), ["output:float32[batch]"]),
+        (lambda ids, image: ids, ["output:int64[batch,length]"]),
+        (
+            lambda ids, image: (image, ids.float()),
+            ["output_0:float32[batch,3]", "output_1:float32[batch,length]"],
+        ),
+        (lambda ids, image: [image.half()], ["output_0:float16[batch,3]"]),
+        (
+            lambda ids, image: {"mask": ids.bool(), "wide": image.double()},
+            ["mask:bool[batch,length]", "wide:float64[batch,3]"],
+        ),
+        (lambda ids, image: image.sum(), ["output:float32[]"]),
+        (lambda ids, image: image[:1].expand(7, 3), ["output:float32[7,3]"]),
+        (lambda ids, image: ids.T, ["output:int64[length,batch]"]),
+    ],
+)
+def test_outputs_are_found_with_their_names_dtypes_and_moving_axes(function: Any, outputs: list[str]) -> None:
+    found = probe.complete(Answer(function), TEXT)
+    assert [str(tensor) for tensor in found.outputs] == outputs
+    assert (found.inputs, found.dims) == (TEXT.inputs, TEXT.dims)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda ids, image: None, "NoneType"),
+        (lambda ids, image: (image, None), "tuple"),
+        (lambda ids, image: {"a": 3}, "dict"),
+        (lambda ids, image: 1.5, "float"),
+        (lambda ids, image: (), "tuple"),
+        (lambda ids, image: {}, "dict"),
+    ],
+)
+def test_an_answer_that_is_no_tensors_is_refused_with_its_type(function: Any, kind: str) -> None:
+    with pytest.raises(PenstockError, match=f"answers a {kind}; it must be a tensor, or a tuple or dict of them"):
+        probe.complete(Answer(function), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (lambda ids, image: image.bfloat16(), "bfloat16"),
+        (lambda ids, image: image.to(torch.complex64), "complex64"),
+        (lambda ids, image: {"two words": image}, "two words"),
+    ],
+)
+def test_an_output_that_no_signature_holds_is_refused_in_one_sentence(function: Any, named: str) -> None:
+    with pytest.raises(PenstockError, match=named):
+        probe.complete(Answer(function), TEXT)
+
+
+def test_a_model_that_fails_is_told_with_the_inputs_and_the_reason() -> None:
+    def fail(ids: torch.Tensor, image: torch.Tensor) -> None:
+        raise IndexError("token 7 is out of range")
+
+    with pytest.raises(PenstockError) as caught:
+        probe.complete(Answer(fail), TEXT)
+    for part in (
+        "ids:int64[batch,length]",
+        "image:float32[batch,3]",
+        "IndexError: token 7",
+        "correct --input",
+    ):
+        assert part in str(caught.value)
