@@ -21,7 +21,7 @@ from penstock import artifact, datasets, evaluation
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
-from penstock.runtimes import Runner
+from penstock.runtimes import Runner, tensorrt
 
 ROUNDS = 10
 WARMUP_RUNS, WARMUP_S = 3, 0.2
@@ -119,7 +119,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, *, prog
             "no artifact given runs on this machine: " + "; ".join(str(row.unavailable) for row in rows)
         )
     named = _reference(able, reference)
-    result = Result(rows, named, environment(plan), [])
+    result = Result(rows, named, environment(plan, able), [])
     with ExitStack() as stack:
         runners = {
             row.name: stack.enter_context(row.artifact.load(device=plan.device, threads=plan.threads)) for row in able
@@ -159,7 +159,7 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
             receipt.signature.check(data.inputs, limit_batch=False)
         else:
             data = evaluation.held_out(receipt.dataset, receipt.preprocess)
-        row.score = evaluation.evaluate(runner, data, receipt.signature.max_batch)
+        row.score = evaluation.evaluate(runner, data, receipt.signature)
     except PenstockError as error:
         if plan.data is not None:
             raise
@@ -208,7 +208,11 @@ def _warm_up(runner: Runner, feeds: dict[str, Any]) -> None:
 
 
 def _slice(runner: Runner, feeds: dict[str, Any], seconds: float) -> list[float]:
-    """The seconds of each run, for about `seconds`, but at least three runs."""
+    """The seconds of each run, for about `seconds`, but at least three runs.
+
+    The run before the first is not counted: it pays for the change from another variant or batch size.
+    """
+    runner.run(feeds)
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while len(samples) < 3 or time.perf_counter() < end:
@@ -226,9 +230,11 @@ def _bar(total: int, progress: bool) -> Iterator[Any]:
         yield lambda: bar.advance(task)
 
 
-def environment(plan: Plan) -> dict[str, Any]:
-    """The conditions of a measurement."""
+def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
+    """The conditions of a measurement; the GPU where one of the rows runs on it."""
+    on_gpu = plan.device != "cpu" or any(row.artifact.receipt.runtime == "tensorrt" for row in rows)
     return {
+        "gpu": tensorrt.gpu() if on_gpu else None,
         "penstock": penstock.__version__,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -23,9 +23,11 @@ def show(result: Result) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
     facts = result.environment
     threads = facts["threads"] or "the runtime's own"
+    gpu = f"{facts['gpu']['gpu']}, CUDA {facts['gpu']['cuda_driver']}; " if facts["gpu"] else ""
     console.print(
-        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; device {facts['device']}, "
-        f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; copies to and from the runtime included",
+        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {facts['device']}, "
+        f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; "
+        "copies to and from the runtime included",
         soft_wrap=True,
     )
     for note in [*result.notes, *_unavailable(result)]:

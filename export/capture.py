@@ -18,7 +18,7 @@ OPSET = 18
 
 def examples(signature: Signature) -> tuple[torch.Tensor, ...]:
     """Example inputs for capturing: never of size 1, which torch.export would take as a fixed size."""
-    sizes = {name: max(2, min(dim.opt, dim.max)) for name, dim in signature.dims.items()}
+    sizes = {name: max(2, dim.opt) for name, dim in signature.dims.items()}
     rows = probe.synthesize(signature, sizes)
     return tuple(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs)
 
@@ -31,7 +31,10 @@ def onnx_graph(module: nn.Module, signature: Signature) -> Any:
     """
     onnx = require("onnx", "export", "writing ONNX")
     require("onnxscript", "export", "writing ONNX")
-    dims = {name: torch.export.Dim(name, min=dim.min, max=dim.max) for name, dim in signature.dims.items()}
+    # torch.export wants a range to have two sizes at least; the signature keeps the real one.
+    dims = {
+        name: torch.export.Dim(name, min=dim.min, max=max(dim.max, dim.min + 1)) for name, dim in signature.dims.items()
+    }
     shapes = tuple(
         {axis: dims[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)}
         for tensor in signature.inputs

@@ -8,6 +8,7 @@ from collections import Counter
 import torch
 from torch import nn
 from torch.fx import Node, symbolic_trace
+from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvTransposeNd
 
@@ -22,18 +23,23 @@ _LAYERS = (
 )
 
 
-def fuse(module: nn.Module) -> tuple[nn.Module, int, str | None]:
+def fuse(module: nn.Module, examples: tuple[torch.Tensor, ...] | None = None) -> tuple[nn.Module, int, str | None]:
     """A copy of `module` with every BatchNorm folded away that follows a layer which nothing else reads.
 
     Args:
         module: in eval mode; left as it is.
+        examples: inputs; without them the ranks of tensors are unknown, and linear layers are left alone.
 
     Returns:
         The copy, the number of pairs folded, and why none could be looked for, if so.
     """
-    fused = copy.deepcopy(module)
+    fused = module
     try:
-        graph = symbolic_trace(fused).graph
+        fused = copy.deepcopy(module)
+        traced = symbolic_trace(fused)
+        if examples is not None:
+            ShapeProp(traced).propagate(*examples)
+        graph = traced.graph
     except Exception as error:  # tracing runs the module's own code, which may raise anything on a proxy
         return (
             fused,
@@ -43,10 +49,11 @@ def fuse(module: nn.Module) -> tuple[nn.Module, int, str | None]:
     modules = dict(fused.named_modules())
     # fx spells an attribute path as it was reached, so one module may be called under several names.
     calls = Counter(id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module")
+    read = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     pairs = 0
     for node in graph.nodes:
         names = _pair(node, modules, calls)
-        if names is None:
+        if names is None or any(name.startswith(f"{owner}.") for name in read for owner in names):
             continue
         layer, norm = (modules[name] for name in names)
         _fold(layer, norm)
@@ -68,8 +75,10 @@ def _pair(node: Node, modules: dict[str, nn.Module], calls: Counter[int]) -> tup
         return None
     if norm.running_mean is None or norm.training or calls[id(layer)] != 1 or calls[id(norm)] != 1:
         return None
+    if "weight" not in layer._parameters or layer._forward_pre_hooks or layer._forward_hooks:
+        return None  # its weight is made anew at each call, as weight_norm does
     # A linear layer over [n, length, features] is normalised along another axis than its features.
-    if isinstance(layer, nn.Linear) and not isinstance(norm, nn.BatchNorm1d):
+    if isinstance(layer, nn.Linear) and len(getattr(before.meta.get("tensor_meta"), "shape", ())) != 2:
         return None
     return str(before.target), str(node.target)
 

@@ -9,6 +9,7 @@ from penstock.datasets import Rows
 from penstock.errors import GateError
 from penstock.parity import Distance, Limits, compare, worst
 from penstock.runtimes import Runner
+from penstock.signature import Dim
 
 # Rounding alone: float32 reorders sums; float16 keeps 11 bits; int8 has 256 steps a tensor.
 LIMITS = {
@@ -19,19 +20,19 @@ LIMITS = {
 
 
 def verify(
-    runner: Runner, rows: Rows, reference: dict[str, Any], limits: Limits, max_batch: int
+    runner: Runner, rows: Rows, reference: dict[str, Any], limits: Limits, batch: Dim
 ) -> tuple[tuple[int, ...], tuple[Distance, ...]]:
-    """Compare a runner with the source's outputs at batch 1, 2, an odd number and the largest.
+    """Compare a runner with the source's outputs at the smallest batch, the next, an odd one and the largest.
 
     At the smaller sizes the first and the last rows are run; at the largest, all of them.
 
     Args:
         runner: the export.
-        rows: the inputs, at least `max_batch` of them.
+        rows: the inputs, a whole number of largest batches.
         reference: the source's outputs for them, by name.
         limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
             flips is no half.
-        max_batch: the largest batch of the signature.
+        batch: the signature's range of batch sizes.
 
     Returns:
         The batch sizes run, and the worst distance of each output.
@@ -39,17 +40,18 @@ def verify(
     Raises:
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
-    sizes = tuple(sorted({size for size in (1, 2, 7 if max_batch >= 7 else 3, max_batch) if size <= max_batch}))
+    odd = 7 if batch.min <= 7 <= batch.max else batch.min + 2 - batch.min % 2
+    sizes = tuple(sorted({size for size in (batch.min, batch.min + 1, odd, batch.max) if size <= batch.max}))
     seen: list[Distance] = []
-    for batch in sizes[:-1]:
-        for start in sorted({0, len(rows) - batch}):
-            part = slice(start, start + batch)
-            found = _distances(runner, _cut(rows.inputs, part), _cut(reference, part), batch)
+    for size in sizes[:-1]:
+        for start in sorted({0, len(rows) - size}):
+            part = slice(start, start + size)
+            found = _distances(runner, _cut(rows.inputs, part), _cut(reference, part), size)
             found = [item.model_copy(update={"agreement": None}) for item in found]
-            _judge(found, limits, batch)
+            _judge(found, limits, size)
             seen.extend(found)
-    whole = _distances(runner, rows.inputs, reference, max_batch)
-    _judge(whole, limits, max_batch)
+    whole = _distances(runner, rows.inputs, reference, batch.max)
+    _judge(whole, limits, batch.max)
     return sizes, tuple(worst([*seen, *whole]))
 
 

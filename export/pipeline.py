@@ -16,7 +16,7 @@ from penstock.artifact import MODEL_NAME, Artifact, Receipt, Verification
 from penstock.checkpoint import Checkpoint, Override
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
-from penstock.export import formats, fusion, gate
+from penstock.export import capture, formats, fusion, gate
 from penstock.export.formats import Built, Options, Source
 from penstock.parity import Limits
 from penstock.runtimes.torch import TorchRunner
@@ -53,8 +53,9 @@ class _Job:
     origin: Checkpoint
     source: Source
     notes: dict[str, Any]
-    rows: Rows
+    samples: int
     real: bool
+    rows: Rows
     reference: dict[str, Any]
 
 
@@ -85,9 +86,9 @@ def _check_precision(precision: str) -> None:
 def _prepare(request: Request, say: Say) -> _Job:
     origin = checkpoint.load(request.checkpoint, request.override)
     say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
-    base = request.name or origin.card.name
-    if not MODEL_NAME.fullmatch(base):
-        raise PenstockError(f"--name {base!r}: must be letters, digits, _, - and ., and start with a letter or digit")
+    for name in request.formats:
+        for precision in request.precisions:
+            _variant_name(request, origin, name, precision)
     signature = origin.card.signature
     if signature.batch is None:
         raise PenstockError(
@@ -100,15 +101,27 @@ def _prepare(request: Request, say: Say) -> _Job:
     notes: dict[str, Any]
     module, notes = origin.module, {}
     if request.fuse:
-        module, pairs, reason = fusion.fuse(module)
+        module, pairs, reason = fusion.fuse(module, capture.examples(signature))
         notes = {"fused": pairs} if reason is None else {"fused": 0, "fuse_note": reason}
         say(f"Conv-BatchNorm pairs fused: {pairs}" if reason is None else f"not fused: {reason}")
     given = _given(request.data, signature)
     rows, real = _rows(given, origin, signature)
     say(f"compared with the float32 source on {len(rows)} {'real' if real else 'synthetic'} samples")
+    samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
     reference = evaluation.outputs(TorchRunner(origin.module, signature), rows, signature.max_batch)
     source = Source(module, signature, given or origin.calibration)
-    return _Job(request, origin, source, notes, rows, real, reference)
+    return _Job(request, origin, source, notes, samples, real, rows, reference)
+
+
+def _variant_name(request: Request, origin: Checkpoint, format: str, precision: str) -> str:
+    base = request.name or origin.card.name
+    name = f"{base}-{format}-{precision}"
+    if not MODEL_NAME.fullmatch(name):
+        raise PenstockError(
+            f"--name {base!r}: the variant {name!r} must be letters, digits, _, - and ., start with a letter or digit, "
+            "and have 128 of them at most"
+        )
+    return name
 
 
 def _given(data: Path | None, signature: Signature) -> Rows | None:
@@ -123,35 +136,37 @@ def _given(data: Path | None, signature: Signature) -> Rows | None:
 
 
 def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple[Rows, bool]:
-    """The gate's inputs, at least a largest batch of them: real ones where there are any."""
+    """The samples that every variant is compared on: real ones where there are any."""
     held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
     if given is not None:
-        return _at_least(given, signature.max_batch), True
+        return given, True
     if held:
         names = held[0].inputs
         joined = {name: np.concatenate([rows.inputs[name] for rows in held]) for name in names}
-        return _at_least(Rows(joined, None), signature.max_batch), True
+        return Rows(joined, None), True
     sizes = {name: dim.opt for name, dim in signature.dims.items()}
     return probe.synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
 
 
-def _at_least(rows: Rows, n: int) -> Rows:
-    index = np.arange(max(n, len(rows))) % len(rows)
+def _whole_batches(rows: Rows, batch: int) -> Rows:
+    """The rows, the first of them over again until they fill a whole number of batches."""
+    index = np.arange(-(-len(rows) // batch) * batch) % len(rows)
     return Rows({name: array[index] for name, array in rows.inputs.items()}, None)
 
 
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     request = job.request
-    variant = f"{request.name or job.origin.card.name}-{name}-{precision}"
+    variant = _variant_name(request, job.origin, name, precision)
     with artifact.draft(request.output) as folder:
-        (folder / "work").mkdir()
-        built = formats.export(name, job.source, Options(precision, request.script), folder)
-        shutil.rmtree(folder / "work")
+        work = folder.parent / "work"
+        work.mkdir()
+        built = formats.export(name, job.source, Options(precision, request.script), folder, work)
+        shutil.rmtree(work)
         verification = _verify(job, built, folder, precision)
         artifact.write_golden(
             folder,
-            {key: array[:GOLDEN_ROWS] for key, array in job.rows.inputs.items()},
-            {key: array[:GOLDEN_ROWS] for key, array in job.reference.items()},
+            {key: array[: min(GOLDEN_ROWS, job.samples)] for key, array in job.rows.inputs.items()},
+            {key: array[: min(GOLDEN_ROWS, job.samples)] for key, array in job.reference.items()},
         )
         receipt = _receipt(job, built, folder, variant, name, precision, verification)
         published = artifact.publish(folder, request.output, receipt)
@@ -167,11 +182,11 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
     signature = job.source.signature
     limits = _limits(job.request, precision)
     with runtimes.load(runtime, folder / file, signature) as runner:
-        batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.max_batch)
+        batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.dims[str(signature.batch)])
     return Verification(
         runtime=runtime,
         engine_run=here,
-        samples=len(job.rows),
+        samples=job.samples,
         real=job.real,
         batches=batches,
         distances=distances,

@@ -53,7 +53,7 @@ def parse_arguments(pairs: list[str]) -> dict[str, Any]:
             raise PenstockError(f"--model-args {pair!r} must read NAME=VALUE, as in num_classes=10")
         try:
             arguments[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             arguments[key] = value
     return arguments
 
@@ -170,7 +170,9 @@ def _unwrap(content: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def _is_state(content: Mapping[str, Any]) -> bool:
-    return bool(content) and all(isinstance(value, torch.Tensor) for value in content.values())
+    return bool(content) and all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    )
 
 
 def _strip(state: dict[str, torch.Tensor], expected: set[str]) -> tuple[dict[str, torch.Tensor], str]:

@@ -8,8 +8,10 @@ models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder a
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from penstock import runtimes, tritonconfig
 from penstock.datasets import DatasetSpec
@@ -35,6 +37,10 @@ from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
 SCHEMA = 1
+_UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
+)
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -182,18 +188,23 @@ def read(folder: Path) -> Artifact:
         folder = folder / str(numbers[-1])
     path = folder / RECEIPT
     try:
-        receipt = Receipt.model_validate_json(path.read_bytes())
+        content = json.loads(path.read_bytes())
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if isinstance(schema, int) and schema != SCHEMA:
+            raise PenstockError(f"{path}: receipt schema {schema}; this penstock reads {SCHEMA}")
+        receipt = Receipt.model_validate(content)
     except FileNotFoundError:
         raise PenstockError(f"{path}: missing; the folder was not written by penstock export, or is damaged") from None
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValidationError as error:
+    except (ValueError, RecursionError) as error:  # pydantic's and json's own errors are ValueErrors
         raise PenstockError(f"{path}: damaged receipt: {first_message(error)}") from None
-    if receipt.schema_version != SCHEMA:
-        raise PenstockError(f"{path}: receipt schema {receipt.schema_version}; this penstock reads {SCHEMA}")
     for name in (receipt.model_file, *receipt.files):
-        if Path(name).name != name:
+        if not re.fullmatch(r"[\w-][\w.-]*", name):
             raise PenstockError(f"{path}: damaged receipt: file name {name!r} leaves the artifact's folder")
+    for name in (receipt.model_file, GOLDEN):
+        if name not in receipt.files:
+            raise PenstockError(f"{path}: damaged receipt: {name!r} has no digest among its files")
     return Artifact(folder, receipt)
 
 
@@ -261,11 +272,13 @@ def draft(output: Path) -> Iterator[Path]:
         output.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=output, prefix=".draft-"))
         temporary.chmod(0o755)
-        yield temporary
+        folder = temporary / "1"
+        folder.mkdir()
+        yield folder
     except OSError as error:
-        raise PenstockError(
-            f"--output {output}: cannot be written: {error.strerror or error}; nothing was published"
-        ) from None
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise PenstockError(f"--output {output}: cannot be written: {error.strerror}; nothing was published") from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -277,34 +290,30 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
     Args:
         folder: the draft, without its receipt.
         output: the model repository.
-        receipt: its version is set here.
+        receipt: its version and time are set here.
 
     Raises:
         PenstockError: the model there keeps another contract.
     """
-    home = output / receipt.name
-    version = _next_version(home, receipt.signature)
-    receipt = receipt.model_copy(update={"version": version, "created": datetime.now(timezone.utc)})
-    (folder / RECEIPT).write_text(receipt.to_json())
+    home, model = output / receipt.name, folder.parent
     config = tritonconfig.render(receipt.name, receipt.runtime, receipt.model_file, receipt.signature)
-    if version == 1:
-        model = folder.with_name(folder.name + ".model")
+    (model / CONFIG).write_text(config)
+    while True:
+        version = _next_version(home, receipt.signature)
+        receipt = receipt.model_copy(update={"version": version, "created": datetime.now(timezone.utc)})
+        (folder / RECEIPT).write_text(receipt.to_json())
+        _sync(model)
         try:
-            model.mkdir()
-            (model / CONFIG).write_text(config)
-            folder.rename(model / "1")
-            _sync(model)
-            model.rename(home)
-        except BaseException:
-            shutil.rmtree(model, ignore_errors=True)
+            if version == 1:
+                model.rename(home)
+            else:
+                folder.rename(home / str(version))
+                (model / CONFIG).replace(home / CONFIG)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue  # another export took the number in between
             raise
-    else:
-        staged = folder.with_name(folder.name + ".config")
-        staged.write_text(config)
-        _sync(folder)
-        folder.rename(home / str(version))
-        staged.replace(home / CONFIG)
-    return Artifact(home / str(version), receipt)
+        return Artifact(home / str(version), receipt)
 
 
 def _next_version(home: Path, signature: Signature) -> int:

@@ -119,8 +119,8 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         proof=proof,
         sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         path=path,
-        calibration=_to_rows(content.get("calibration")),
-        golden=_to_rows(content.get("golden")),
+        calibration=_samples(path, content, "calibration", card.signature),
+        golden=_samples(path, content, "golden", card.signature),
     )
 
 
@@ -146,7 +146,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _unpickling(message: str) -> str:
-    found = re.search(r"(?:GLOBAL|global|Unsupported class|type) `?([\w.]+\.[\w.]+)", message)
+    found = re.search(r"(?:GLOBAL|global|Unsupported class|type) `?([\w.]*\w)", message)
     if found is None:
         return "truncated, damaged, or not a PyTorch checkpoint"
     return (
@@ -183,7 +183,8 @@ def _card(path: Path, content: dict[str, Any], override: Override) -> Card:
 
 def _overridden(path: Path, card: Card, override: Override) -> Card:
     if override.inputs:
-        card = card.model_copy(update={"signature": _inputs_only(override.inputs)})
+        named = ", ".join(map(str, card.signature.inputs))
+        raise PenstockError(f"--input {override.inputs[0]!r}: {path} names its own inputs, {named}; leave --input out")
     if override.model is not None:
         kwargs = override.model_args or card.architecture.kwargs
         return card.model_copy(update={"architecture": Architecture(target=override.model, kwargs=kwargs)})
@@ -224,12 +225,21 @@ def _to_tensors(rows: Rows | None) -> dict[str, Any] | None:
     return {"inputs": inputs, "labels": None if rows.labels is None else torch.from_numpy(rows.labels)}
 
 
-def _to_rows(content: Any) -> Rows | None:
-    if not content:
+def _samples(path: Path, content: dict[str, Any], part: str, signature: Signature) -> Rows | None:
+    """The real samples under `part` of a checkpoint of ours; in anybody else's the word may mean anything."""
+    held = content.get(part) if "penstock" in content else None
+    if held is None:
         return None
-    labels = content["labels"]
-    inputs = {name: tensor.numpy() for name, tensor in content["inputs"].items()}
-    return Rows(inputs, None if labels is None else labels.numpy())
+    try:
+        labels = held["labels"]
+        rows = Rows(
+            {name: tensor.numpy() for name, tensor in held["inputs"].items()},
+            None if labels is None else labels.numpy(),
+        )
+        signature.check(rows.inputs, limit_batch=False)
+    except Exception as error:  # whatever a damaged entry makes of itself
+        raise PenstockError(f"{path}: its {part} samples are damaged: {_first(error)}") from None
+    return rows
 
 
 def versions() -> dict[str, str]:

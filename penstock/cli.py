@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; an error of the user's is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII must not end a command
     try:
         app()
     except PenstockError as error:
@@ -82,7 +86,6 @@ def train(
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A checkpoint file, or an artifact's folder.")],
     data: Annotated[Path | None, typer.Option(help="Labelled data: .npz with each input, and labels.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 64,
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
 
@@ -103,7 +106,7 @@ def evaluate(
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:
-        score = evaluation.evaluate(runner, rows, min(batch, about.signature.max_batch))
+        score = evaluation.evaluate(runner, rows, about.signature)
     _say(f"{path}: {_percent(score)}")
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
 from penstock.preprocess import ImagePreprocess
@@ -25,8 +25,14 @@ class DatasetSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: Literal["digits"]
     seed: int = 0
-    val: float = 0.1
-    test: float = 0.2
+    val: float = Field(default=0.1, gt=0, lt=1)
+    test: float = Field(default=0.2, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _leaves_something_to_train_on(self) -> DatasetSpec:
+        if self.val + self.test >= 1:
+            raise ValueError(f"val + test is {self.val + self.test:g}; it must be under 1, to leave a training part")
+        return self
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,12 @@ def load(spec: DatasetSpec) -> dict[Part, Samples]:
 
 def rows(samples: Samples, preprocess: ImagePreprocess) -> Rows:
     """Samples as the model takes them."""
-    return Rows({preprocess.input: preprocess.normalize(samples.images)}, samples.labels)
+    if samples.images.shape[1:] == (preprocess.height, preprocess.width) and preprocess.mode == "L":
+        return Rows({preprocess.input: preprocess.normalize(samples.images)}, samples.labels)
+    from PIL import Image
+
+    arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in samples.images]
+    return Rows({preprocess.input: np.concatenate(arrays)}, samples.labels)
 
 
 def read_npz(path: Path) -> Rows:

@@ -12,6 +12,7 @@ from penstock.datasets import DatasetSpec, Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.runtimes import Runner
+from penstock.signature import Signature
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,21 @@ def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None) -> Ro
     return datasets.rows(datasets.load(spec)["test"], preprocess)
 
 
-def outputs(runner: Runner, rows: Rows, batch: int) -> dict[str, Any]:
-    """Run all rows, `batch` at a time, and join the outputs."""
-    parts = [
-        runner.run({name: array[start : start + batch] for name, array in rows.inputs.items()})
-        for start in range(0, len(rows), batch)
-    ]
+def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str, Any]:
+    """Run all rows, `batch` at a time, and join the outputs.
+
+    Args:
+        runner: what to run.
+        rows: the inputs.
+        batch: rows at a time.
+        least: the fewest rows that the runner takes; a last part of fewer is filled with rows that are then dropped.
+    """
+    parts = []
+    for start in range(0, len(rows), batch):
+        index = np.arange(start, min(start + batch, len(rows)))
+        filled = np.resize(index, max(len(index), least))
+        answer = runner.run({name: array[filled] for name, array in rows.inputs.items()})
+        parts.append({name: array[: len(index)] for name, array in answer.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -59,6 +69,8 @@ def score(logits: Any, rows: Rows) -> Score:
     return Score(int((logits.argmax(axis=1) == rows.labels).sum()), len(rows))
 
 
-def evaluate(runner: Runner, rows: Rows, batch: int) -> Score:
-    """The top-1 score of the runner's first output over labelled rows."""
-    return score(outputs(runner, rows, batch)[runner.outputs[0].name], rows)
+def evaluate(runner: Runner, rows: Rows, signature: Signature) -> Score:
+    """The top-1 score of the runner's first output over labelled rows, in the largest batches it takes."""
+    least = signature.dims[signature.batch].min if signature.batch else 1
+    answer = outputs(runner, rows, signature.max_batch, least)
+    return score(answer[runner.outputs[0].name], rows)

@@ -23,7 +23,7 @@ class Distance(BaseModel):
     `max_abs` is the largest absolute difference, `rel_l2` is ‖actual − reference‖₂ / ‖reference‖₂ and `cosine` the
     cosine of the angle between the two, all over the flattened output in float64. `agreement` is the share of rows
     whose largest entry is the same one, for outputs of rank 2 with at least two columns; None elsewhere.
-    A NaN or an Inf that the reference does not have makes the distance infinite.
+    A NaN or an Inf anywhere, in the reference too, makes the distance infinite and the agreement 0.
     """
 
     output: str
@@ -57,7 +57,7 @@ def distance(output: str, reference: NDArray[np.generic], actual: NDArray[np.gen
     if reference.shape != actual.shape:
         raise ValueError(f"output {output!r} has shape {list(actual.shape)}; it must be {list(reference.shape)}")
     expected, got = reference.astype(np.float64), actual.astype(np.float64)
-    if not np.array_equal(np.isfinite(expected), np.isfinite(got)) or not np.isfinite(expected).all():
+    if not (np.isfinite(expected).all() and np.isfinite(got).all()):
         return Distance(output=output, max_abs=np.inf, rel_l2=np.inf, cosine=-1.0, agreement=0.0)
     difference = got - expected
     norm, norm_got = float(np.linalg.norm(expected)), float(np.linalg.norm(got))
@@ -92,8 +92,9 @@ def _worse(a: Distance, b: Distance) -> Distance:
     agreements = [value for value in (a.agreement, b.agreement) if value is not None]
     return Distance(
         output=a.output,
-        max_abs=max(a.max_abs, b.max_abs),
-        rel_l2=max(a.rel_l2, b.rel_l2),
-        cosine=min(a.cosine, b.cosine),
+        # numpy's, since Python's own max loses a NaN that comes second.
+        max_abs=float(np.maximum(a.max_abs, b.max_abs)),
+        rel_l2=float(np.maximum(a.rel_l2, b.rel_l2)),
+        cosine=float(np.minimum(a.cosine, b.cosine)),
         agreement=min(agreements, default=None),
     )

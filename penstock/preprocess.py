@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
 
@@ -34,8 +34,8 @@ class ImagePreprocess(BaseModel):
     kind: Literal["image"] = "image"
     input: str
     mode: Literal["L", "RGB"]
-    height: int
-    width: int
+    height: int = Field(ge=1)
+    width: int = Field(ge=1)
     resample: Literal["nearest", "bilinear", "bicubic", "box"] = "bilinear"
     scale: float = 1 / 255
     mean: tuple[float, ...]
@@ -66,6 +66,8 @@ class ImagePreprocess(BaseModel):
         """One decoded image -> float32 `[1, channels, height, width]`."""
         from PIL import Image as Pillow
 
+        if image.mode.startswith("I"):  # 16-bit grey: its high byte; Pillow's own conversion clips at 255
+            image = Pillow.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
         image = image.convert(self.mode)
         if image.size != (self.width, self.height):
             image = image.resize((self.width, self.height), Pillow.Resampling[self.resample.upper()])

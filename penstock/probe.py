@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
-from penstock.signature import Signature, Tensor
+from penstock.signature import Signature, Tensor, first_message
 
 
 def synthesize(signature: Signature, sizes: dict[str, int], seed: int = 0) -> Rows:
@@ -47,11 +48,14 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
             for axis, size in enumerate(tensor.shape):
                 if size != first[name].shape[axis]:
                     shapes[name][axis] = dim
-    outputs = tuple(
-        Tensor(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(shapes[name]))
-        for name, tensor in first.items()
-    )
-    return Signature(inputs=signature.inputs, outputs=outputs, dims=signature.dims)
+    try:
+        outputs = tuple(
+            Tensor(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(shapes[name]))
+            for name, tensor in first.items()
+        )
+        return Signature(inputs=signature.inputs, outputs=outputs, dims=signature.dims)
+    except ValidationError as error:
+        raise PenstockError(f"the model's outputs cannot be served: {first_message(error)}") from None
 
 
 def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> dict[str, torch.Tensor]:
@@ -66,8 +70,9 @@ def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> d
         ) from None
     if isinstance(answer, torch.Tensor):
         return {"output": answer}
-    if isinstance(answer, dict) and all(isinstance(value, torch.Tensor) for value in answer.values()):
+    if isinstance(answer, dict) and answer and all(isinstance(value, torch.Tensor) for value in answer.values()):
         return {str(name): value for name, value in answer.items()}
-    if isinstance(answer, tuple | list) and all(isinstance(value, torch.Tensor) for value in answer):
+    if isinstance(answer, tuple | list) and answer and all(isinstance(value, torch.Tensor) for value in answer):
         return {f"output_{index}": value for index, value in enumerate(answer)}
-    raise PenstockError(f"the model answers a {type(answer).__name__}; it must be a tensor, or a tuple or dict of them")
+    kind = type(answer).__name__
+    raise PenstockError(f"the model answers a {kind}; it must be a tensor, or a tuple or dict of at least one")

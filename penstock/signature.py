@@ -196,5 +196,7 @@ def first_message(error: Exception) -> str:
         return str(error)
     first = errors()[0]
     message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] not in ("value_error", "missing"):  # our own rules name the value themselves
+        message = f"{first['input']!r:.60}: {message}"
     where = ".".join(map(str, first["loc"]))
     return f"{where}: {message}" if where else message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from penstock.serve.model import Limits, Model
 from penstock.serve.repository import Repository, open_repository
 
 DRAIN_S = 10
+BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
+        listener.listen(BACKLOG)  # from here on a client that comes waits; before, it would be refused
         first = next(iter(repository.models))
         say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
         config = uvicorn.Config(
@@ -51,7 +54,14 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
             server_header=False,
             timeout_graceful_shutdown=DRAIN_S,
         )
+        _ignore_repeated_signals()
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _ignore_repeated_signals() -> None:
+    """uvicorn drains on SIGTERM and SIGINT, then raises the signal anew; a drained server has nothing left to end."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:

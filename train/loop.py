@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from penstock import architecture, checkpoint, datasets, evaluation
+from penstock import architecture, checkpoint, datasets, evaluation, probe
 from penstock.checkpoint import Card
 from penstock.datasets import Rows
 from penstock.evaluation import Score
@@ -141,7 +141,7 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
         raise KeyboardInterrupt
     seconds = time.perf_counter() - started
     best = checkpoint.load(folder / "best.pth")
-    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], recipe.batch.max)
+    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
     return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
 
 
@@ -172,12 +172,13 @@ def _dataset(part: Rows) -> TensorDataset:
 def describe(recipe: Recipe) -> Card:
     """The card of the checkpoints that a recipe trains."""
     image = recipe.preprocess
-    classes = int(recipe.model.kwargs["classes"])
-    signature = Signature(
-        inputs=(TensorSpec(name=image.input, shape=("batch", image.channels, image.height, image.width)),),
-        outputs=(TensorSpec(name="logits", shape=("batch", classes)),),
-        dims={"batch": recipe.batch},
+    inputs = (TensorSpec(name=image.input, shape=("batch", image.channels, image.height, image.width)),)
+    signature = probe.complete(
+        architecture.build(recipe.model), Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
     )
+    logits = signature.outputs[0].model_copy(update={"name": "logits"})
+    signature = signature.model_copy(update={"outputs": (logits,)})
+    classes = int(logits.shape[-1])
     return Card(
         name=recipe.name,
         architecture=recipe.model,

@@ -56,25 +56,25 @@ class Recipe(BaseModel):
     batch: Dim
 
 
-def load(name: str, **overrides: Any) -> Recipe:
+def load(recipe: str, **overrides: Any) -> Recipe:
     """Read a shipped recipe by name, or a .toml file by path.
 
     Args:
-        name: `digits`, or `my/recipe.toml`.
+        recipe: `digits`, or `my/recipe.toml`.
         overrides: top-level fields to replace; those that are None are left alone.
 
     Raises:
         PenstockError: no such recipe, or a field that breaks its rule.
     """
     shipped = sorted(path.stem for path in SHIPPED.glob("*.toml"))
-    path = SHIPPED / f"{name}.toml" if name in shipped else Path(name)
+    path = SHIPPED / f"{recipe}.toml" if recipe in shipped else Path(recipe)
     if not path.is_file():
-        raise PenstockError(f"recipe {name!r}: neither a file nor one of the shipped recipes: {', '.join(shipped)}")
+        raise PenstockError(f"recipe {recipe!r}: neither a file nor one of the shipped recipes: {', '.join(shipped)}")
     try:
         content = tomllib.loads(path.read_text())
         content.update({key: value for key, value in overrides.items() if value is not None})
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise PenstockError(f"recipe {name}: {first_message(error)}") from None
+        raise PenstockError(f"recipe {recipe}: {first_message(error)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise PenstockError(f"recipe {path}: cannot be read as TOML: {error}") from None

@@ -3,7 +3,7 @@
 A format is a module of this folder with
 
 - `PRECISIONS`: the precisions it can write;
-- `export(source, options, folder) -> Built`: write the model into `folder`.
+- `export(source, options, folder, work) -> Built`: write the model into `folder`; `work` is for files in between.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def check(name: str, precision: str) -> None:
         raise PenstockError(f"--precision {precision!r}: format {name} holds {', '.join(module.PRECISIONS)}")
 
 
-def export(name: str, source: Source, options: Options, folder: Path) -> Built:
-    """Write `source` as format `name` into `folder`."""
-    built: Built = _module(name).export(source, options, folder)
+def export(name: str, source: Source, options: Options, folder: Path, work: Path) -> Built:
+    """Write `source` as format `name` into `folder`, with `work` for files in between."""
+    built: Built = _module(name).export(source, options, folder, work)
     return built
 
 

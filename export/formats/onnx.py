@@ -14,10 +14,10 @@ PRECISIONS = ("fp32", "fp16", "int8")
 MODEL_FILE = "model.onnx"
 
 
-def export(source: Source, options: Options, folder: Path) -> Built:
+def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     """Write model.onnx."""
     onnx = require("onnx", "export", "writing ONNX")
-    graph, calibration = _lowered(source, options, folder)
+    graph, calibration = _lowered(source, options, work)
     onnx.save(graph, str(folder / MODEL_FILE))
     return Built(
         runtime="onnxruntime",
@@ -33,8 +33,7 @@ def opset(graph: Any) -> int:
     return int(next(item.version for item in graph.opset_import if item.domain == ""))
 
 
-def _lowered(source: Source, options: Options, folder: Path) -> tuple[Any, Calibration | None]:
-    work = folder / "work"
+def _lowered(source: Source, options: Options, work: Path) -> tuple[Any, Calibration | None]:
     if options.precision == "fp16":
         return fp16.lower(source.graph, source.calibration, work), None
     if options.precision == "int8":

@@ -39,7 +39,7 @@ def _to_float(answer: Any) -> Any:
     return tuple(_to_float(value) for value in answer)
 
 
-def export(source: Source, options: Options, folder: Path) -> Built:
+def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     """Write model.pt.
 
     Raises:

@@ -17,7 +17,7 @@ PRECISIONS = ("fp32", "fp16", "int8")
 MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
 
 
-def export(source: Source, options: Options, folder: Path) -> Built:
+def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     """Write model.plan, and beside it model.onnx: the typed graph that it was built from.
 
     Raises:
@@ -27,9 +27,11 @@ def export(source: Source, options: Options, folder: Path) -> Built:
     onnx = require("onnx", "export", "writing ONNX")
     graph, calibration = source.graph, None
     if options.precision == "fp16":
-        graph = fp16.lower(graph, source.calibration, folder / "work")
+        graph = fp16.lower(graph, source.calibration, work)
     elif options.precision == "int8":
-        graph, calibration = int8.for_tensorrt(graph, source.calibration, folder / "work")
+        graph, calibration = int8.for_tensorrt(graph, source.calibration, work)
+    if not strongly_typed(trt):
+        graph = for_old_parser(graph)
     onnx.save(graph, str(folder / GRAPH_FILE))
     started = time.perf_counter()
     plan = build_engine(trt, graph.SerializeToString(), source.signature, options.precision)
@@ -52,6 +54,26 @@ def export(source: Source, options: Options, folder: Path) -> Built:
     )
 
 
+def strongly_typed(trt: Any) -> bool:
+    """Whether this TensorRT takes each tensor's type from the graph; 8 takes only permission, by builder flags."""
+    return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+
+
+def for_old_parser(graph: Any) -> Any:
+    """The graph at opset 17, the last that TensorRT 8's parser reads whole.
+
+    A later ReduceMean has its axes in an input, which that parser passes over: it would reduce every axis.
+    """
+    onnx = require("onnx", "export", "writing ONNX")
+    converter = require("onnx.version_converter", "export", "writing ONNX for TensorRT 8")
+    graph = onnx.ModelProto.FromString(graph.SerializeToString())
+    for node in graph.graph.node:
+        kept = [item for item in node.attribute if item.name != "noop_with_empty_axes" or item.i]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    return converter.convert_version(graph, 17)
+
+
 def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -> bytes:
     """Build a serialized engine from a typed ONNX graph, with one profile that spans the signature's ranges.
 
@@ -70,7 +92,6 @@ def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -
     logger = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(logger)
     creation = trt.NetworkDefinitionCreationFlag
-    typed = hasattr(creation, "STRONGLY_TYPED")
     flags = [name for name in ("EXPLICIT_BATCH", "STRONGLY_TYPED") if hasattr(creation, name)]
     network = builder.create_network(sum(1 << int(getattr(creation, name)) for name in flags))
     parser = trt.OnnxParser(network, logger)
@@ -78,7 +99,7 @@ def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -
         errors = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
         raise PenstockError(f"TensorRT {trt.__version__} cannot read the graph: {errors}")
     config = builder.create_builder_config()
-    if not typed:
+    if not strongly_typed(trt):
         _allow_types(trt, config, precision)
     if hasattr(trt.BuilderFlag, "TF32"):
         config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32: TF32 keeps 10 bits of the mantissa

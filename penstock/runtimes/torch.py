@@ -40,8 +40,8 @@ class TorchRunner(BaseRunner):
             raise RuntimeError("the runner is closed")
         if self._threads is not None and torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
-        # A copy where the array is read-only: torch has no read-only tensors.
-        arguments = [torch.from_numpy(np.require(feeds[t.name], requirements=["C", "W"])) for t in self.inputs]
+        # Always a copy: a module may work in place, or answer with its own input.
+        arguments = [torch.from_numpy(np.array(feeds[tensor.name], order="C")) for tensor in self.inputs]
         with torch.inference_mode():
             answer = self._module(*(argument.to(self._device) for argument in arguments))
         return name_outputs(answer, [tensor.name for tensor in self.outputs])
@@ -65,6 +65,8 @@ def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
 
 def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
     """Load a TorchScript file."""
+    if device.startswith("cuda"):
+        torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32, here as in the other runtimes
     try:
         with warnings.catch_warnings():
             # torch.jit is deprecated; whoever exports TorchScript is told so, once, by the command line.

@@ -188,7 +188,7 @@ def test_a_prefix_that_is_the_modules_own_is_kept() -> None:
 def test_a_prefix_on_some_names_only_is_not_stripped() -> None:
     content = state("module.")
     content["other"] = torch.zeros(1)
-    with pytest.raises(PenstockError, match="7 missing .* 8 unexpected"):
+    with pytest.raises(PenstockError, match=r"7 missing .* 8 unexpected"):
         load_weights(net(), content)
 
 

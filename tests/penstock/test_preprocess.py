@@ -98,28 +98,33 @@ def test_width_and_height_are_not_mixed_up() -> None:
     assert COLOUR.apply(decode_image(encode(np.zeros((30, 20, 3), np.uint8)))).shape == (1, 3, 5, 7)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+# Pillow's mode -> its black and its white.
+ENDS: dict[str, tuple[Any, Any]] = {
+    "1": (0, 1),
+    "L": (0, 255),
+    "LA": ((0, 255), (255, 255)),
+    "RGB": ((0, 0, 0), (255, 255, 255)),
+    "RGBA": ((0, 0, 0, 255), (255, 255, 255, 255)),
+    "CMYK": ((255, 255, 255, 255), (0, 0, 0, 0)),
+    "I;16": (0, 65535),
+}
+
+
+@pytest.mark.parametrize("mode", sorted(ENDS))
 def test_a_picture_of_any_mode_keeps_black_black_and_white_white(mode: str) -> None:
-    white = {
-        "1": 1,
-        "L": 255,
-        "LA": (255, 255),
-        "RGB": (255,) * 3,
-        "RGBA": (255,) * 4,
-        "CMYK": (0,) * 4,
-        "I;16": 65535,
-    }
-    black = {"LA": (0, 255), "RGBA": (0, 0, 0, 255), "RGB": (0, 0, 0), "CMYK": (255,) * 4}
-    for colour, expected in ((white.get(mode, (255,) * 3), 255), (black.get(mode, 0), 0)):
-        if mode == "P":
-            picture = Image.new("L", (8, 8), expected).convert("P")
-        else:
-            picture = Image.new(mode, (8, 8), colour)
+    for colour, expected in zip(ENDS[mode], (0, 255), strict=True):
         buffer = io.BytesIO()
         # PNG holds all of these but CMYK, which only JPEG does.
-        picture.save(buffer, "JPEG" if mode == "CMYK" else "PNG")
+        Image.new(mode, (8, 8), colour).save(buffer, "JPEG" if mode == "CMYK" else "PNG")
         found = GREY.apply(decode_image(buffer.getvalue()))
         assert np.array_equal(found, GREY.normalize(np.full((1, 8, 8), expected, np.uint8)))
+
+
+def test_a_picture_with_a_palette_gives_its_colours() -> None:
+    levels = np.array([[0, 17, 255, 140]], np.uint8).repeat(8, axis=0).repeat(2, axis=1)
+    buffer = io.BytesIO()
+    Image.fromarray(levels).convert("P").save(buffer, "PNG")
+    assert np.array_equal(GREY.apply(decode_image(buffer.getvalue())), GREY.normalize(levels[None]))
 
 
 def test_sixteen_bit_grey_is_scaled_not_cut_off() -> None:

@@ -210,9 +210,9 @@ def test_without_the_batch_limit_only_the_largest_batch_is_lifted() -> None:
     IMAGES.check(image(1000, 1, 8, 8), limit_batch=False)
     with pytest.raises(SignatureMismatch, match="'batch' from 2 to 8"):
         IMAGES.check(image(1, 1, 8, 8), limit_batch=False)
+    long = {name: np.zeros((99, 33), np.int64) for name in ("ids", "mask")}
     with pytest.raises(SignatureMismatch, match="'length' from 2 to 32"):
-        arrays = {name: np.zeros((99, 33), np.int64) for name in ("ids", "mask")}
-        PAIR.check(arrays, limit_batch=False)
+        PAIR.check(long, limit_batch=False)
 
 
 def test_an_unknown_field_of_a_stored_signature_is_refused() -> None:

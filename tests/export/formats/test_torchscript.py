@@ -1,0 +1,93 @@
+"""TorchScript: traced or scripted, with float32 at its ends whatever is inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor as T
+from torch import nn
+
+from penstock.errors import PenstockError
+from penstock.export.formats import Options, Source, torchscript
+from penstock.signature import Dim, Signature, Tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 3)),),
+    outputs=(Tensor(name="output", shape=("batch", 3)),),
+    dims={"batch": Dim(opt=8, max=64)},
+)
+
+
+class Branching(nn.Module):
+    """A branch on the data: scripting keeps it, tracing cannot."""
+
+    def forward(self, x: T) -> T:
+        if bool(x.sum() > 0):
+            return x * 2
+        return x - 1
+
+
+class Twice(nn.Module):
+    """Loops over a list made of *args, which scripting does not take."""
+
+    def forward(self, *xs: T) -> T:
+        return sum(x * 2 for x in xs)  # type: ignore[return-value]
+
+
+class Named(nn.Module):
+    def forward(self, x: T) -> dict[str, T]:
+        return {"double": x * 2, "count": torch.ones(x.shape[0], dtype=torch.int64)}
+
+
+def written(module: nn.Module, folder: Path, **options: Any) -> Any:
+    source = Source(module.eval(), SIGNATURE, None)
+    built = torchscript.export(source, Options(**{"precision": "fp32", **options}), folder)
+    assert built.build["road"] == ("script" if options.get("script") else "trace")
+    return torch.jit.load(str(folder / built.model_file))
+
+
+@pytest.mark.parametrize("script", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_both_roads_and_precisions_give_float32_answers_at_any_batch(
+    tmp_path: Path, script: bool, precision: str
+) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    loaded = written(module, tmp_path, precision=precision, script=script)
+    for rows in (1, 5, 64):
+        x = torch.randn(rows, 3)
+        with torch.inference_mode():
+            got, expected = loaded(x), module(x)
+        assert got.dtype == torch.float32
+        assert torch.allclose(got, expected, rtol=0, atol=1e-6 if precision == "fp32" else 1e-2)
+        assert precision == "fp32" or not torch.equal(got, expected)
+
+
+def test_exporting_at_half_precision_leaves_the_source_in_float32(tmp_path: Path) -> None:
+    module = nn.Linear(3, 3).eval()
+    written(module, tmp_path, precision="fp16")
+    assert module.weight.dtype == torch.float32
+
+
+def test_a_branch_is_kept_by_scripting(tmp_path: Path) -> None:
+    loaded = written(Branching(), tmp_path, script=True)
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        assert torch.equal(loaded(x), Branching()(x))
+
+
+def test_a_model_that_cannot_be_scripted_is_told_to_trace(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"cannot be written as TorchScript by --script: .*; try --trace"):
+        written(Twice(), tmp_path, script=True)
+    x = torch.randn(2, 3)
+    assert torch.equal(written(Twice(), tmp_path)(x), x * 2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_dict_of_outputs_keeps_its_names_and_integers(tmp_path: Path, precision: str) -> None:
+    answer = written(Named(), tmp_path, precision=precision)(torch.ones(2, 3))
+    assert list(answer) == ["double", "count"]
+    assert (answer["double"].dtype, answer["count"].dtype) == (torch.float32, torch.int64)

@@ -1,0 +1,86 @@
+"""The torch runtime over modules in memory: naming outputs, and leaving the caller's arrays alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from penstock.errors import PenstockError
+from penstock.runtimes.torch import TorchRunner
+from penstock.signature import Dim, Signature, Tensor
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 2)),),
+    outputs=(Tensor(name="a", shape=("batch", 2)), Tensor(name="b", shape=("batch", 2))),
+    dims={"batch": Dim(opt=2, max=4)},
+)
+ONE = SIGNATURE.model_copy(update={"outputs": SIGNATURE.outputs[:1]})
+FEED = np.array([[1.0, -2.0]], np.float32)
+
+
+def test_a_tuple_is_named_by_position() -> None:
+    answer = TorchRunner(lambda x: (x + 1, x + 2), SIGNATURE).run({"x": FEED})
+    assert {name: array.tolist() for name, array in answer.items()} == {"a": [[2, -1]], "b": [[3, 0]]}
+
+
+def test_a_dict_is_named_by_key_in_the_signatures_order() -> None:
+    answer = TorchRunner(lambda x: {"b": x + 2, "a": x + 1}, SIGNATURE).run({"x": FEED})
+    assert list(answer) == ["a", "b"]
+    assert answer["a"].tolist() == [[2, -1]]
+
+
+@pytest.mark.parametrize(
+    ("module", "parts"),
+    [
+        (lambda x: x, ["answers 1 tensors", "names 2", "['a', 'b']"]),
+        (lambda x: (x, x, x), ["answers 3 tensors", "names 2"]),
+        (lambda x: {"a": x, "c": x}, ["['a', 'c']", "['a', 'b']"]),
+    ],
+)
+def test_other_outputs_than_the_signatures_are_refused(module: Any, parts: list[str]) -> None:
+    with pytest.raises(PenstockError) as caught:
+        TorchRunner(module, SIGNATURE).run({"x": FEED})
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_inputs_are_passed_by_position_in_the_signatures_order() -> None:
+    two = Signature(
+        inputs=(Tensor(name="p", shape=("batch",)), Tensor(name="q", shape=("batch",))),
+        outputs=(Tensor(name="a", shape=("batch",)),),
+        dims={"batch": Dim(opt=2, max=4)},
+    )
+    feeds = {"q": np.array([1.0], np.float32), "p": np.array([5.0], np.float32)}
+    assert TorchRunner(lambda p, q: p - q, two).run(feeds)["a"].tolist() == [4.0]
+
+
+@pytest.mark.parametrize("change", [nn.ReLU(inplace=True), lambda x: x.add_(1.0)], ids=["relu", "add"])
+def test_a_module_that_works_in_place_leaves_the_feeds_as_they_were(change: Any) -> None:
+    feed = FEED.copy()
+    runner = TorchRunner(change, ONE)
+    first = runner.run({"x": feed})["a"].tolist()
+    assert np.array_equal(feed, FEED)
+    assert runner.run({"x": feed})["a"].tolist() == first
+
+
+def test_an_answer_is_never_the_callers_own_feed() -> None:
+    feed = FEED.copy()
+    answer = TorchRunner(nn.Identity(), ONE).run({"x": feed})["a"]
+    assert not np.shares_memory(answer, feed)
+
+
+def test_no_gradients_are_kept() -> None:
+    seen: list[bool] = []
+    TorchRunner(lambda x: seen.append(torch.is_inference_mode_enabled()) or x, ONE).run({"x": FEED})
+    assert seen == [True]
+
+
+def test_a_closed_runner_says_so() -> None:
+    runner = TorchRunner(nn.Identity(), ONE)
+    runner.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        runner.run({"x": FEED})

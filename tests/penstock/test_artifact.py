@@ -1,0 +1,288 @@
+"""Artifacts: read strictly, vouched for byte by byte, and published whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import artifact
+from penstock.artifact import Artifact, Receipt, Source, Verification
+from penstock.errors import PenstockError
+from penstock.parity import Distance, Limits
+from penstock.signature import Dim, Signature, Tensor
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 2)),),
+    outputs=(Tensor(name="y", shape=("batch", 2)),),
+    dims={"batch": Dim(opt=2, max=4)},
+)
+
+
+def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: Any) -> Receipt:
+    return Receipt(
+        name=name,
+        version=1,
+        created=datetime(2000, 1, 1, tzinfo=timezone.utc),
+        format="onnx",
+        precision="fp32",
+        runtime="fake",
+        model_file="model.bin",
+        source=Source(checkpoint="runs/best.pth", sha256="0" * 64, architecture="a:B", loaded=1, expected=1),
+        signature=signature,
+        verification=Verification(
+            runtime="fake",
+            engine_run=True,
+            samples=4,
+            real=True,
+            batches=(1, 2, 4),
+            distances=(Distance(output="y", max_abs=0.0, rel_l2=0.0, cosine=1.0),),
+            limits=Limits(max_error=1e-4, min_agreement=1.0),
+            passed=True,
+        ),
+        hardware="any",
+        **{"files": {}, **changes},
+    )
+
+
+def publish(output: Path, content: bytes = b"weights", **changes: Any) -> Artifact:
+    with artifact.draft(output) as folder:
+        (folder / "model.bin").write_bytes(content)
+        rows = {"x": np.ones((2, 2), np.float32)}
+        artifact.write_golden(folder, rows, {"y": rows["x"] + 1})
+        return artifact.publish(folder, output, receipt(files=artifact.digests(folder), **changes))
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_published_artifact_reads_back_as_it_was(tmp_path: Path) -> None:
+    published = publish(tmp_path)
+    assert published.folder == tmp_path / "small" / "1"
+    for folder in (published.folder, tmp_path / "small"):
+        assert artifact.read(folder) == published
+    assert published.model_path.read_bytes() == b"weights"
+    inputs, outputs = published.golden()
+    assert inputs["x"].tolist() == [[1, 1], [1, 1]]
+    assert outputs["y"].tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_receipt_reads_back_from_its_json() -> None:
+    content = receipt()
+    assert Receipt.model_validate_json(content.to_json()) == content
+    assert json.loads(content.to_json())["schema"] == 1
+
+
+def test_digests_are_the_sha256_and_size_of_each_file(tmp_path: Path) -> None:
+    published = publish(tmp_path, content=b"some weights")
+    digest = published.receipt.files["model.bin"]
+    assert digest.sha256 == hashlib.sha256(b"some weights").hexdigest()
+    assert digest.bytes == 12
+    assert published.receipt.files.keys() == {"model.bin", "golden.npz"}
+
+
+def test_a_large_file_has_the_digest_of_all_of_it(tmp_path: Path) -> None:
+    content = np.random.default_rng(0).bytes(3 * (1 << 20) + 5)
+    (tmp_path / "large").write_bytes(content)
+    assert artifact.sha256(tmp_path / "large") == hashlib.sha256(content).hexdigest()
+
+
+def test_publishing_again_makes_the_next_version_and_keeps_the_first(tmp_path: Path) -> None:
+    publish(tmp_path, content=b"one")
+    second = publish(tmp_path, content=b"two")
+    assert second.folder == tmp_path / "small" / "2"
+    assert second.receipt.version == 2
+    assert (tmp_path / "small" / "1" / "model.bin").read_bytes() == b"one"
+    assert artifact.read(tmp_path / "small").receipt.version == 2
+    assert artifact.read(tmp_path / "small" / "1").receipt.version == 1
+    assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["1", "2", "config.pbtxt"]
+
+
+def test_versions_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for name in ("2", "10", "1", "0", "03", "-4", "x", "1.5"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "11").touch()
+    assert artifact.versions(tmp_path) == [1, 2, 10]
+
+
+def test_a_new_batch_range_is_a_new_version_with_its_own_config(tmp_path: Path) -> None:
+    publish(tmp_path)
+    publish(tmp_path, signature=SIGNATURE.with_batch(Dim(opt=8, max=32)))
+    assert "max_batch_size: 32" in (tmp_path / "small" / "config.pbtxt").read_text()
+
+
+def test_another_contract_under_the_same_name_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    publish(tmp_path)
+    before = tree(tmp_path)
+    other = SIGNATURE.model_copy(update={"inputs": (Tensor(name="z", shape=("batch", 2)),)})
+    with pytest.raises(PenstockError) as caught:
+        publish(tmp_path, signature=other)
+    for part in (str(tmp_path / "small"), "version 1", "x:float32[batch,2]", "z:float32[batch,2]", "--name"):
+        assert part in str(caught.value)
+    assert tree(tmp_path) == before
+
+
+def test_a_damaged_version_keeps_no_contract(tmp_path: Path) -> None:
+    first = publish(tmp_path)
+    (first.folder / "penstock.json").write_text("{}")
+    assert publish(tmp_path).folder.name == "2"
+
+
+def test_a_folder_that_is_no_model_is_not_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "notes.txt").write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(PenstockError, match="exists and is not a model folder; choose another --name or --output"):
+        publish(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, PenstockError])
+def test_a_draft_that_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def half(folder: Path) -> None:
+        (folder / "model.bin").write_bytes(b"half")
+        raise error("stop")
+
+    with pytest.raises(error), artifact.draft(tmp_path / "models") as folder:
+        half(folder)
+    assert tree(tmp_path) == {"models": None}
+
+
+def test_a_draft_is_hidden_from_those_who_look_for_models(tmp_path: Path) -> None:
+    publish(tmp_path)
+    with artifact.draft(tmp_path):
+        assert artifact.find([tmp_path]) == [tmp_path / "small"]
+
+
+def test_an_output_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("mine")
+    with pytest.raises(PenstockError, match=rf"--output {tmp_path / 'models'}: cannot be written"):
+        publish(tmp_path / "models")
+    assert (tmp_path / "models").read_text() == "mine"
+
+
+@pytest.mark.parametrize("taken", ["1", "2"])
+def test_a_publication_that_fails_at_its_last_step_leaves_no_drafts(tmp_path: Path, taken: str) -> None:
+    home = tmp_path / "small"
+    if taken == "2":
+        publish(tmp_path)
+        (home / "2").touch()  # not a version, but in the way of one
+    else:
+        home.touch()
+    before = tree(tmp_path)
+    with pytest.raises(PenstockError, match="--output"):
+        publish(tmp_path)
+    assert tree(tmp_path) == before
+
+
+def copied(repository: Path, tmp_path: Path) -> Artifact:
+    shutil.copytree(repository / "digits-onnx-fp32", tmp_path / "digits")
+    return artifact.read(tmp_path / "digits")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "golden.npz"])
+@pytest.mark.parametrize("damage", ["flipped", "cut", "longer", "gone"])
+def test_a_changed_file_is_refused_by_name_before_the_runtime_sees_it(
+    repository: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    held = copied(repository, tmp_path)
+    path = held.folder / name
+    if damage == "flipped":
+        flip(path)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] if damage == "cut" else path.read_bytes() + b"\0")
+    with pytest.raises(PenstockError) as caught:
+        held.load()
+    assert str(path) in str(caught.value)
+    assert ("missing" if damage == "gone" else "not those that the receipt vouches for") in str(caught.value)
+    assert "export the model again" in str(caught.value)
+
+
+def test_a_model_file_that_the_receipt_does_not_vouch_for_is_refused(repository: Path, tmp_path: Path) -> None:
+    held = copied(repository, tmp_path)
+    content = json.loads((held.folder / "penstock.json").read_text())
+    del content["files"]["model.onnx"]
+    (held.folder / "penstock.json").write_text(json.dumps(content))
+    flip(held.model_path)
+    with pytest.raises(PenstockError, match=r"model\.onnx"):
+        artifact.read(held.folder).check_digests()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schema": 1}', "\x00"])
+def test_a_receipt_that_is_damaged_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    published = publish(tmp_path)
+    (published.folder / "penstock.json").write_text(text)
+    with pytest.raises(PenstockError, match=r"penstock\.json: damaged receipt"):
+        artifact.read(published.folder)
+
+
+@pytest.mark.parametrize("extra", [{}, {"signed_by": "someone"}])
+def test_a_receipt_of_another_schema_is_refused_with_both_numbers(tmp_path: Path, extra: dict[str, Any]) -> None:
+    published = publish(tmp_path)
+    path = published.folder / "penstock.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2} | extra))
+    with pytest.raises(PenstockError, match="receipt schema 2; this penstock reads 1"):
+        artifact.read(published.folder)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..", "", "."])
+@pytest.mark.parametrize("field", ["model_file", "files"])
+def test_a_receipt_that_names_a_file_elsewhere_is_refused(tmp_path: Path, field: str, name: str) -> None:
+    published = publish(tmp_path)
+    path = published.folder / "penstock.json"
+    content = json.loads(path.read_text())
+    content[field] = name if field == "model_file" else {name: {"sha256": "0" * 64, "bytes": 1}}
+    path.write_text(json.dumps(content))
+    with pytest.raises(PenstockError, match="leaves the artifact's folder"):
+        artifact.read(published.folder)
+
+
+def test_folders_that_hold_no_artifact_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "half" / "1").mkdir(parents=True)
+    with pytest.raises(PenstockError, match="none: no such folder"):
+        artifact.read(tmp_path / "none")
+    with pytest.raises(PenstockError, match=r"empty: not an artifact: .*penstock\.json"):
+        artifact.read(tmp_path / "empty")
+    with pytest.raises(PenstockError, match=r"half/1/penstock\.json: missing"):
+        artifact.read(tmp_path / "half")
+
+
+def test_models_are_found_in_repositories_models_versions_and_files(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        publish(tmp_path / "models", name=name)
+    bare = tmp_path / "bare.onnx"
+    bare.touch()
+    models = tmp_path / "models"
+    assert artifact.find([models]) == [models / "a", models / "b"]
+    assert artifact.find([models / "b", bare, models / "a" / "1"]) == [models / "b", bare, models / "a" / "1"]
+
+
+def test_a_path_without_models_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=f"penstock export --output {tmp_path}"):
+        artifact.find([tmp_path])
+    with pytest.raises(PenstockError, match="none: no such file or folder"):
+        artifact.find([tmp_path / "none"])
+
+
+def test_a_loaded_artifact_answers_as_its_golden_file_says(repository: Path) -> None:
+    held = artifact.read(repository / "digits-onnx-fp32")
+    inputs, outputs = held.golden()
+    with held.load() as runner:
+        found = runner.run(inputs)["logits"]
+    assert np.allclose(found, outputs["logits"], rtol=0, atol=1e-5)

@@ -1,0 +1,72 @@
+"""The server's figures in Prometheus' text format."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.runtimes.fake import FakeRunner
+from penstock.serve.metrics import Metrics
+from penstock.serve.model import Limits, Model, batch_function
+from penstock.signature import Signature
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+
+
+MODEL = (("model", "m"), ("version", "3"))
+
+
+def test_a_batch_is_counted_in_rows_seconds_and_waits() -> None:
+    metrics = Metrics()
+    observer = metrics.observer("m", 3)
+    observer.batch(6, [0.25, 0.5, 0.0], 0.125)
+    found = samples(metrics)
+    assert found["penstock_batch_rows_sum", MODEL] == 6
+    assert found["penstock_batch_rows_count", MODEL] == 1
+    assert found["penstock_compute_seconds_sum", MODEL] == 0.125
+    assert found["penstock_queue_seconds_sum", MODEL] == 0.75
+    assert found["penstock_queue_seconds_count", MODEL] == 3
+
+
+def test_waiting_rows_are_a_gauge() -> None:
+    metrics = Metrics()
+    observer = metrics.observer("m", 3)
+    observer.pending(7)
+    assert samples(metrics)["penstock_pending_rows", MODEL] == 7
+    observer.pending(0)
+    assert samples(metrics)["penstock_pending_rows", MODEL] == 0
+
+
+def test_two_servers_in_one_process_do_not_share_figures() -> None:
+    one, other = Metrics(), Metrics()
+    one.requests.labels("m", "200").inc()
+    counted = ("penstock_requests_total", (("code", "200"), ("model", "m")))
+    assert samples(one)[counted] == 1
+    assert counted not in samples(other)
+
+
+def test_every_metric_carries_the_product_s_prefix() -> None:
+    metrics = Metrics()
+    metrics.observer("m", 3)
+    families = {family.name for family in text_string_to_metric_families(metrics.text().decode())}
+    assert families >= {"penstock_requests", "penstock_request_seconds", "penstock_queue_seconds"}
+    assert all(name.startswith("penstock_") for name in families)
+
+
+def test_a_model_feeds_the_figures_as_it_answers(pair_signature: Signature) -> None:
+    metrics = Metrics()
+    model = Model("m", 3, pair_signature, None, lambda: batch_function(FakeRunner(pair_signature)), Limits(), metrics)
+    inputs = {"ids": np.ones((5, 2), np.int64), "weight": np.ones(5, np.float32)}
+    asyncio.run(model.infer(inputs))
+    found = samples(metrics)
+    assert found["penstock_batch_rows_sum", MODEL] == 5
+    assert found["penstock_queue_seconds_count", MODEL] == 1
+    assert found["penstock_pending_rows", MODEL] == 0

@@ -1,0 +1,362 @@
+"""A served model: its rows are its caller's, and a model that is not what its receipt says never answers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import artifact, runtimes
+from penstock.artifact import Artifact
+from penstock.errors import PenstockError
+from penstock.runtimes import InstanceDead
+from penstock.runtimes.fake import FakeRunner
+from penstock.serve.metrics import Metrics
+from penstock.serve.model import Limits, Model, batch_function, load
+from penstock.serve.scheduler import Expired, QueueFull
+from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
+
+
+class Recording(FakeRunner):
+    """The fake runner, which also notes the number of rows of each run, and waits while its gate is shut."""
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__(signature)
+        self.rows: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(self, feeds: Any) -> dict[str, Any]:
+        self.rows.append(len(feeds[self.inputs[0].name]))
+        assert self.gate.wait(10)
+        return super().run(feeds)
+
+
+def model_of(runner: FakeRunner, signature: Signature, **limits: Any) -> Model:
+    return Model("m", 1, signature, None, lambda: batch_function(runner), Limits(**limits), Metrics())
+
+
+def pair_inputs(rows: int, first: int = 0, tokens: int = 2) -> dict[str, Any]:
+    """Inputs whose rows differ from each other: row `i` sums up to `first + i` + 0.5."""
+    ids = np.zeros((rows, tokens), np.int64)
+    ids[:, 0] = first + np.arange(rows)
+    return {"ids": ids, "weight": np.full(rows, 0.5, np.float32)}
+
+
+def expected_total(rows: int, first: int = 0) -> list[float]:
+    return [first + row + 0.5 for row in range(rows)]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 21])
+def test_a_request_over_the_largest_batch_is_split_and_joined_again_in_order(
+    rows: int, pair_signature: Signature
+) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature)
+    answer = asyncio.run(model.infer(pair_inputs(rows)))
+    assert answer["total"].tolist() == expected_total(rows)
+    assert answer["wide"].shape == (rows, 2, 3)
+    assert answer["wide"][:, 0, 0].tolist() == [int(value + 1) for value in expected_total(rows)]
+    assert sum(runner.rows) == rows
+    assert max(runner.rows) <= 8
+
+
+def test_many_callers_at_once_share_batches_and_each_gets_its_own_rows(pair_signature: Signature) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature)
+
+    async def scenario() -> None:
+        sizes = [1 + caller % 3 for caller in range(60)]
+        answers = await asyncio.gather(
+            *[
+                model.infer(pair_inputs(rows, first=1000 * caller, tokens=2 + caller % 2))
+                for caller, rows in enumerate(sizes)
+            ]
+        )
+        for caller, (rows, answer) in enumerate(zip(sizes, answers, strict=True)):
+            assert answer["total"].tolist() == expected_total(rows, first=1000 * caller)
+        assert sum(runner.rows) == sum(sizes)
+        assert len(runner.rows) < len(sizes)  # they did share
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_different_inner_shapes_never_share_a_batch(pair_signature: Signature) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature)
+
+    async def scenario() -> None:
+        runner.gate.clear()
+        plug = asyncio.ensure_future(model.infer(pair_inputs(1)))
+        others = [asyncio.ensure_future(model.infer(pair_inputs(1, tokens=tokens))) for tokens in (3, 4, 3)]
+        await asyncio.sleep(0)
+        runner.gate.set()
+        await asyncio.gather(plug, *others)
+        assert sorted(runner.rows) == [1, 1, 2]
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 3)), min_size=1, max_size=12))
+def test_any_mix_of_sizes_gives_each_caller_the_answer_it_would_get_alone(callers: list[tuple[int, int]]) -> None:
+    signature = Signature(
+        inputs=(Tensor(name="x", dtype="int64", shape=("n", "width")),),
+        outputs=(Tensor(name="y", dtype="int64", shape=("n", 2)),),
+        dims={"n": Dim(min=1, opt=2, max=6), "width": Dim(min=1, opt=2, max=3)},
+    )
+    runner = FakeRunner(signature)
+    model = model_of(runner, signature)
+    rng = np.random.default_rng(len(callers))
+    requests = [{"x": rng.integers(-1000, 1000, shape)} for shape in callers]
+
+    async def scenario() -> list[dict[str, Any]]:
+        return await asyncio.gather(*[model.infer(request) for request in requests])
+
+    for request, answer in zip(requests, asyncio.run(scenario()), strict=True):
+        assert np.array_equal(answer["y"], runner.run(request)["y"])
+
+
+def test_a_model_whose_shape_is_fixed_answers_one_request_at_a_time() -> None:
+    signature = Signature(inputs=(Tensor(name="x", shape=(2, 3)),), outputs=(Tensor(name="y", shape=(2, 1)),))
+    runner = Recording(signature)
+    model = model_of(runner, signature)
+
+    async def scenario() -> None:
+        requests = [{"x": np.full((2, 3), value, np.float32)} for value in range(5)]
+        answers = await asyncio.gather(*[model.infer(request) for request in requests])
+        assert [answer["y"].tolist() for answer in answers] == [[[3.0 * v], [3.0 * v]] for v in range(5)]
+        assert runner.rows == [2] * 5
+        with pytest.raises(SignatureMismatch, match=r"shape \[3, 3\]; it must be \[2, 3\]"):
+            await model.infer({"x": np.zeros((3, 3), np.float32)})
+
+    asyncio.run(scenario())
+
+
+def test_inputs_that_do_not_fit_the_signature_never_reach_the_runner(pair_signature: Signature) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature)
+    inputs = pair_inputs(2)
+    with pytest.raises(SignatureMismatch, match="input 'weight' is missing"):
+        asyncio.run(model.infer({"ids": inputs["ids"]}))
+    with pytest.raises(SignatureMismatch, match="must be float32"):
+        asyncio.run(model.infer({**inputs, "weight": inputs["weight"].astype(np.float64)}))
+    assert runner.rows == []
+
+
+def test_the_order_of_a_request_s_inputs_does_not_matter(pair_signature: Signature) -> None:
+    model = model_of(FakeRunner(pair_signature), pair_signature)
+    swapped = dict(reversed(pair_inputs(3).items()))
+
+    async def scenario() -> None:
+        both = await asyncio.gather(*[model.infer(inputs) for inputs in [pair_inputs(3), swapped] * 4])
+        assert all(answer["total"].tolist() == expected_total(3) for answer in both)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_of_more_rows_than_the_queue_holds_is_refused(pair_signature: Signature) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature, max_queue_rows=16)
+    with pytest.raises(QueueFull, match="17 rows and the queue holds 16"):
+        asyncio.run(model.infer(pair_inputs(17)))
+    assert runner.rows == []
+    assert len(asyncio.run(model.infer(pair_inputs(16)))["total"]) == 16
+
+
+def test_a_split_request_that_finds_no_room_leaves_nothing_in_the_queue(pair_signature: Signature) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature, max_queue_rows=16)
+
+    async def scenario() -> None:
+        runner.gate.clear()
+        plug = asyncio.ensure_future(model.infer(pair_inputs(1)))
+        waiting = asyncio.ensure_future(model.infer(pair_inputs(6)))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            await model.infer(pair_inputs(16))
+        assert model.scheduler.pending_rows == 6
+        runner.gate.set()
+        await asyncio.gather(plug, waiting)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("own", "of_server"), [(None, 0.02), (0.02, 10.0), (10.0, 0.02)])
+def test_the_shorter_of_the_caller_s_and_the_server_s_timeout_holds(
+    own: float | None, of_server: float, pair_signature: Signature
+) -> None:
+    runner = Recording(pair_signature)
+    model = model_of(runner, pair_signature, timeout_s=of_server)
+
+    async def scenario() -> None:
+        runner.gate.clear()
+        try:
+            with pytest.raises(Expired, match=r"0\.02 s"):
+                await model.infer(pair_inputs(1), timeout_s=own)
+        finally:
+            runner.gate.set()
+
+    asyncio.run(scenario())
+
+
+def test_a_model_is_not_ready_while_its_instance_is_dead(pair_signature: Signature) -> None:
+    restart = threading.Event()
+    made: list[int] = []
+
+    class Dying(FakeRunner):
+        def run(self, feeds: Any) -> dict[str, Any]:
+            if len(made) == 1:
+                raise InstanceDead("gone")
+            return super().run(feeds)
+
+    def make() -> Any:
+        if made:
+            assert restart.wait(10)
+        made.append(1)
+        return batch_function(Dying(pair_signature))
+
+    model = Model("m", 1, pair_signature, None, make, Limits(), Metrics())
+
+    async def scenario() -> None:
+        assert model.ready
+        answer = asyncio.ensure_future(model.infer(pair_inputs(1)))
+        while model.ready:
+            await asyncio.sleep(0.001)
+        restart.set()
+        assert (await answer)["total"].tolist() == expected_total(1)
+        assert model.ready
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [(Limits(threads=3, instances=2), 3), (Limits(instances=10_000), 1)],
+    ids=["as told", "never under one"],
+)
+def test_each_instance_s_share_of_the_threads(limits: Limits, expected: int) -> None:
+    assert limits.threads_each == expected
+
+
+# --- Loading: ready means right ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(repository: Path, tmp_path: Path) -> Callable[[str], Artifact]:
+    """Copies one variant of the repository, to be damaged."""
+
+    def copy(name: str) -> Artifact:
+        shutil.copytree(repository / name, tmp_path / name)
+        return artifact.read(tmp_path / name)
+
+    return copy
+
+
+def vouch(found: Artifact) -> None:
+    """Rewrite the receipt so that it vouches for the files as they are now."""
+    files = {name: artifact.digests(found.folder)[name] for name in found.receipt.files}
+    receipt = found.receipt.model_copy(update={"files": files})
+    (found.folder / artifact.RECEIPT).write_text(receipt.to_json())
+
+
+@pytest.mark.parametrize("name", ["digits-onnx-fp32", "digits-onnx-int8", "digits-torchscript-fp32"])
+def test_a_loaded_artifact_answers_what_its_runner_answers(name: str, repository: Path) -> None:
+    found = artifact.read(repository / name)
+    inputs, outputs = found.golden()
+    model = load(repository / name, Limits(), Metrics())
+    assert model.ready
+    assert (model.name, model.version) == (name, 1)
+    answer = asyncio.run(model.infer(inputs))
+    with found.load() as runner:
+        assert np.allclose(answer["logits"], runner.run(inputs)["logits"], rtol=1e-5, atol=1e-5)
+    assert (answer["logits"].argmax(1) == outputs["logits"].argmax(1)).all()
+
+
+@pytest.mark.parametrize("name", ["digits-onnx-fp32", "digits-onnx-int8"])
+def test_a_model_whose_golden_outputs_no_longer_come_out_is_refused(
+    name: str, copied: Callable[[str], Artifact]
+) -> None:
+    found = copied(name)
+    inputs, outputs = found.golden()
+    altered = np.roll(outputs["logits"], 1, axis=1)
+    artifact.write_golden(found.folder, inputs, {"logits": altered})
+    vouch(found)
+    artifact.read(found.folder).check_digests()  # the files are vouched for: only the replay can tell
+    with pytest.raises(PenstockError, match=rf"{name}: output 'logits' .* golden inputs is wrong .* relative L2 error"):
+        load(found.folder, Limits(), Metrics())
+
+
+def test_a_model_whose_weights_changed_is_refused_though_its_receipt_vouches_for_them(
+    copied: Callable[[str], Artifact],
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import numpy_helper
+
+    found = copied("digits-onnx-fp32")
+    graph = onnx.load(str(found.model_path))
+    weights = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    weights.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weights), weights.name))
+    onnx.save(graph, str(found.model_path))
+    vouch(found)
+    with pytest.raises(PenstockError, match="wrong on this machine"):
+        load(found.folder, Limits(), Metrics())
+
+
+def test_golden_outputs_that_are_not_finite_are_refused(tmp_path: Path, fake_artifact: Callable[..., Artifact]) -> None:
+    made = fake_artifact(tmp_path, "m", expected={"total": np.full(5, np.nan)})
+    with pytest.raises(PenstockError, match="output 'total'"):
+        load(made.folder, Limits(), Metrics())
+
+
+def test_golden_data_that_cannot_be_read_is_refused(copied: Callable[[str], Artifact]) -> None:
+    found = copied("digits-onnx-fp32")
+    (found.folder / artifact.GOLDEN).write_bytes(b"PK\x03\x04 not really")
+    vouch(found)
+    with pytest.raises(PenstockError, match=r"golden\.npz cannot be read"):
+        load(found.folder, Limits(), Metrics())
+
+
+def test_golden_outputs_of_another_shape_are_refused(tmp_path: Path, fake_artifact: Callable[..., Artifact]) -> None:
+    made = fake_artifact(tmp_path, "m", expected={"total": np.zeros(4)})
+    with pytest.raises(PenstockError, match="total"):
+        load(made.folder, Limits(), Metrics())
+
+
+@pytest.mark.parametrize("name", ["digits-onnx-fp32", "digits-torchscript-fp32"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "grow", "remove"])
+def test_a_damaged_file_is_refused_by_its_digest_before_a_runtime_sees_it(
+    name: str, damage: str, copied: Callable[[str], Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = copied(name)
+    content = bytearray(found.model_path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+    changed = {"truncate": content[:-1], "grow": content + b"\0"}.get(damage, content)
+    found.model_path.unlink() if damage == "remove" else found.model_path.write_bytes(changed)
+    seen: list[Path] = []
+
+    def spy(runtime: str, path: Path, *arguments: Any, **options: Any) -> Any:
+        seen.append(path)
+        raise AssertionError("a runtime was given a file that its receipt does not vouch for")
+
+    monkeypatch.setattr(runtimes, "load", spy)
+    with pytest.raises(PenstockError, match=rf"{found.receipt.model_file}.*export the model again"):
+        load(found.folder, Limits(), Metrics())
+    assert seen == []
+
+
+def test_an_engine_that_cannot_run_here_is_refused_with_what_to_rebuild(repository: Path) -> None:
+    found = artifact.read(repository / "digits-trt-fp16")
+    if found.unavailable() is None:
+        pytest.skip("this machine can run the engine")
+    with pytest.raises(PenstockError, match=r"to rebuild it .* penstock export --format trt --precision fp16"):
+        load(repository / "digits-trt-fp16", Limits(), Metrics())

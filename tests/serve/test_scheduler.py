@@ -1,0 +1,731 @@
+"""The scheduler: what is batched with what, and that every caller gets its own answer, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.runtimes import InstanceDead
+from penstock.serve import scheduler as scheduler_module
+from penstock.serve.scheduler import Choice, Closed, Expired, Item, QueueFull, Scheduler, choose
+
+SOON_S = 10.0
+
+
+# --- choose, the pure part ---------------------------------------------------------------------------------------
+
+
+def item(
+    number: int,
+    rows: int = 1,
+    key: Any = None,
+    *,
+    priority: int = 0,
+    arrived: float = 0.0,
+    urgent: bool = True,
+) -> Item:
+    nobody = cast("asyncio.Future[Any]", None)  # choosing looks at no future
+    return Item(f"item {number}", rows, key, priority, arrived, urgent, nobody, number)
+
+
+def numbers(choice: Choice) -> list[int]:
+    return [chosen.number for chosen in choice.items]
+
+
+def test_an_empty_queue_gives_nothing_and_no_time_to_look_again() -> None:
+    assert choose([], 8, now=0.0) == Choice()
+
+
+def test_items_are_taken_in_order_until_the_batch_is_full() -> None:
+    queue = [item(0, rows=2), item(1, rows=2), item(2, rows=1)]
+    assert numbers(choose(queue, 4, now=0.0)) == [0, 1]
+
+
+def test_a_smaller_item_does_not_overtake_one_that_did_not_fit() -> None:
+    queue = [item(0, rows=3), item(1, rows=2), item(2, rows=1)]
+    assert numbers(choose(queue, 4, now=0.0)) == [0]
+
+
+def test_an_item_of_exactly_max_batch_rows_goes_alone() -> None:
+    assert numbers(choose([item(0, rows=4), item(1)], 4, now=0.0)) == [0]
+
+
+def test_items_of_another_key_are_left_for_a_batch_of_their_own() -> None:
+    queue = [item(0, key="a"), item(1, key="b"), item(2, key="a")]
+    assert numbers(choose(queue, 8, now=0.0)) == [0, 2]
+
+
+def test_items_that_met_a_busy_server_wait_for_company_until_the_oldest_has_waited_long_enough() -> None:
+    queue = [item(0, arrived=1.0, urgent=False), item(1, arrived=1.5, urgent=False)]
+    assert choose(queue, 8, now=1.6, max_delay_s=1.0) == Choice(look_again=2.0)
+    assert numbers(choose(queue, 8, now=2.0, max_delay_s=1.0)) == [0, 1]
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    queue = [item(n, urgent=False) for n in range(4)]
+    assert numbers(choose(queue, 4, now=0.0, max_delay_s=60)) == [0, 1, 2, 3]
+
+
+def test_a_batch_that_the_next_item_would_overfill_does_not_wait() -> None:
+    queue = [item(0, rows=3, urgent=False), item(1, rows=2, urgent=False)]
+    assert numbers(choose(queue, 4, now=0.0, max_delay_s=60)) == [0]
+
+
+def test_one_urgent_item_takes_the_waiting_ones_of_its_key_with_it() -> None:
+    queue = [item(0, urgent=False), item(1, urgent=True)]
+    assert numbers(choose(queue, 4, now=0.0, max_delay_s=60)) == [0, 1]
+
+
+def test_an_urgent_item_does_not_wait_behind_another_key_that_waits_for_company() -> None:
+    queue = [item(0, key="a", urgent=False), item(1, key="b", urgent=True)]
+    assert choose(queue, 4, now=0.0, max_delay_s=60).items
+
+
+def test_a_full_batch_does_not_wait_behind_another_key_that_waits_for_company() -> None:
+    queue = [item(0, key="a", urgent=False), *[item(n, key="b", urgent=False) for n in range(1, 5)]]
+    assert choose(queue, 4, now=0.0, max_delay_s=60).items
+
+
+MAX_BATCH = 8
+queues = st.lists(
+    st.builds(
+        dict,
+        rows=st.integers(1, MAX_BATCH),
+        key=st.sampled_from("abc"),
+        priority=st.integers(0, 2),
+        arrived=st.floats(0, 10),
+        urgent=st.booleans(),
+    ),
+    max_size=30,
+).map(lambda fields: sorted((item(n, **given) for n, given in enumerate(fields)), key=lambda i: i.order))
+
+
+@given(queues, st.floats(0, 20), st.floats(0, 5))
+def test_a_batch_is_one_key_within_max_batch_and_first_in_first_out(
+    queue: list[Item], now: float, delay_s: float
+) -> None:
+    chosen = choose(queue, MAX_BATCH, now, delay_s).items
+    assert sum(i.rows for i in chosen) <= MAX_BATCH
+    assert len({i.key for i in chosen}) <= 1
+    if chosen:
+        assert list(chosen) == [i for i in queue if i.key == chosen[0].key][: len(chosen)]  # nobody overtakes
+
+
+@given(queues, st.floats(10, 20))
+def test_without_a_delay_the_first_in_line_always_goes_and_takes_all_that_fit(queue: list[Item], now: float) -> None:
+    chosen = choose(queue, MAX_BATCH, now).items
+    assert chosen[:1] == tuple(queue[:1])
+    if chosen:
+        behind = [i for i in queue if i.key == chosen[0].key][len(chosen) :]
+        assert not behind or sum(i.rows for i in chosen) + behind[0].rows > MAX_BATCH
+
+
+@given(queues.filter(bool), st.floats(0, 20), st.floats(0, 5))
+def test_a_postponed_choice_names_the_time_at_which_it_will_be_made(
+    queue: list[Item], now: float, delay_s: float
+) -> None:
+    choice = choose(queue, MAX_BATCH, now, delay_s)
+    if choice.items:
+        assert choice.look_again is None
+        return
+    assert choice.look_again is not None
+    assert now < choice.look_again <= max(i.arrived for i in queue) + delay_s
+    assert choose(queue, MAX_BATCH, choice.look_again, delay_s).items
+
+
+@given(queues, st.floats(0, 20), st.floats(0, 5))
+def test_choosing_leaves_the_queue_as_it_was(queue: list[Item], now: float, delay_s: float) -> None:
+    before = list(queue)
+    first = choose(queue, MAX_BATCH, now, delay_s)
+    assert queue == before
+    assert choose(queue, MAX_BATCH, now, delay_s) == first
+
+
+# --- Scheduler, on a real event loop -----------------------------------------------------------------------------
+
+
+class Engine:
+    """A batch function under a test's control: it records each batch, and waits while its gate is shut."""
+
+    def __init__(self, work: Callable[[list[Any]], list[Any]] | None = None) -> None:
+        self.batches: list[list[Any]] = []
+        self.makes = 0
+        self._gate = threading.Event()
+        self._gate.set()
+        self._begun = threading.Semaphore(0)
+        self._work = work or (lambda payloads: [("done", payload) for payload in payloads])
+
+    def make(self) -> Callable[[list[Any]], list[Any]]:
+        self.makes += 1
+        return self
+
+    def __call__(self, payloads: list[Any]) -> list[Any]:
+        self.batches.append(list(payloads))
+        self._begun.release()
+        assert self._gate.wait(SOON_S)
+        return self._work(payloads)
+
+    def shut(self) -> None:
+        self._gate.clear()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    async def begun(self) -> None:
+        """Until one more batch has begun."""
+        assert await asyncio.to_thread(self._begun.acquire, timeout=SOON_S)
+
+    @property
+    def computed(self) -> list[Any]:
+        return [payload for batch in self.batches for payload in batch]
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 2 * SOON_S))
+
+
+async def queued(scheduler: Scheduler, payload: Any, **how: Any) -> asyncio.Task[Any]:
+    """Submit and let the submission reach the queue."""
+    task = asyncio.ensure_future(scheduler.submit(payload, **how))
+    await asyncio.sleep(0)
+    return task
+
+
+async def occupy(scheduler: Scheduler, engine: Engine) -> asyncio.Task[Any]:
+    """Make the only instance busy with the payload "plug" until the engine's gate is opened."""
+    engine.shut()
+    task = await queued(scheduler, "plug")
+    await engine.begun()
+    return task
+
+
+def test_a_lone_request_does_not_wait_for_company() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Engine().make, max_batch=8, max_delay_ms=60_000)
+        assert await asyncio.wait_for(scheduler.submit("x"), 1) == ("done", "x")
+        assert await asyncio.wait_for(scheduler.submit("y"), 1) == ("done", "y")
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_what_waited_goes_as_one_batch_as_soon_as_the_instance_is_free() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=8)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, n) for n in range(5)]
+        assert scheduler.pending_rows == 5
+        engine.open()
+        assert await asyncio.gather(plug, *waiting) == [("done", "plug"), *[("done", n) for n in range(5)]]
+        assert engine.batches == [["plug"], [0, 1, 2, 3, 4]]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_two_instances_work_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def meet(payloads: list[Any]) -> list[Any]:
+        both.wait(SOON_S)  # passes only if the other instance is here too
+        return payloads
+
+    async def scenario() -> None:
+        scheduler = Scheduler(lambda: meet, max_batch=8, instances=2)
+        assert await asyncio.gather(scheduler.submit(1), scheduler.submit(2)) == [1, 2]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_rows_that_met_a_busy_server_wait_for_company_but_no_longer_than_max_delay_ms() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=8, max_delay_ms=100)
+        plug = await occupy(scheduler, engine)
+        arrived = loop.time()
+        waiting = await queued(scheduler, "late")
+        engine.open()
+        await plug
+        assert not waiting.done()
+        await waiting
+        waited_s = loop.time() - arrived
+        assert 0.099 <= waited_s < 1.0
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_request_that_finds_the_server_idle_ends_the_wait_of_those_before_it() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=8, max_delay_ms=60_000)
+        plug = await occupy(scheduler, engine)
+        waiting = await queued(scheduler, "late")
+        engine.open()
+        await plug
+        assert await asyncio.wait_for(scheduler.submit("idle"), 1) == ("done", "idle")
+        await asyncio.wait_for(waiting, 1)
+        assert engine.batches[-1] == ["late", "idle"]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_request_that_finds_the_server_idle_does_not_wait_for_the_company_of_another_key() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=8, max_delay_ms=500)
+        plug = await occupy(scheduler, engine)
+        waiting = await queued(scheduler, "late", key="other")
+        engine.open()
+        await plug
+        started = asyncio.get_running_loop().time()
+        await scheduler.submit("idle", key="own")
+        assert asyncio.get_running_loop().time() - started < 0.25
+        await waiting
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_batch_that_fills_up_while_it_waits_for_company_goes_at_once() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=4, max_delay_ms=60_000)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, n, rows=2) for n in range(2)]
+        engine.open()
+        assert await asyncio.wait_for(asyncio.gather(plug, *waiting), 2)
+        assert engine.batches[-1] == [0, 1]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_the_queue_bound_counts_rows_and_the_refusal_says_how_many_wait() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=4, max_queue_rows=5)
+        plug = await occupy(scheduler, engine)
+        first = await queued(scheduler, "three", rows=3)
+        with pytest.raises(QueueFull, match="3 rows are waiting and the queue holds 5"):
+            await scheduler.submit("three more", rows=3)
+        second = await queued(scheduler, "two", rows=2)
+        assert scheduler.pending_rows == 5
+        with pytest.raises(QueueFull):
+            await scheduler.submit("one more")
+        engine.open()
+        await asyncio.gather(plug, first, second)
+        assert "three more" not in engine.computed
+        assert await scheduler.submit("after") == ("done", "after")
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_cancelled_item_frees_its_rows_and_is_not_computed() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=4, max_queue_rows=4)
+        plug = await occupy(scheduler, engine)
+        unwanted = await queued(scheduler, "unwanted", rows=4)
+        unwanted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await unwanted
+        assert scheduler.pending_rows == 0
+        wanted = await queued(scheduler, "wanted", rows=4)
+        engine.open()
+        assert await asyncio.gather(plug, wanted) == [("done", "plug"), ("done", "wanted")]
+        assert "unwanted" not in engine.computed
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_item_whose_deadline_passes_in_the_queue_is_told_so_and_not_computed() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=4)
+        plug = await occupy(scheduler, engine)
+        with pytest.raises(Expired, match=r"timeout of 0\.02 s"):
+            await scheduler.submit("stale", timeout_s=0.02)
+        assert scheduler.pending_rows == 0
+        fresh = await queued(scheduler, "fresh", timeout_s=SOON_S)
+        engine.open()
+        assert await asyncio.gather(plug, fresh) == [("done", "plug"), ("done", "fresh")]
+        assert "stale" not in engine.computed
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_item_whose_deadline_passes_while_it_is_computed_is_told_so_and_the_next_one_served() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=4)
+        engine.shut()
+        with pytest.raises(Expired):
+            await scheduler.submit("slow", timeout_s=0.02)
+        engine.open()
+        assert await scheduler.submit("next") == ("done", "next")
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_lower_priority_numbers_go_first_and_equal_ones_in_order_of_arrival() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=1)
+        plug = await occupy(scheduler, engine)
+        order = [("a", 5), ("b", 0), ("c", 5), ("d", 0)]
+        waiting = [await queued(scheduler, name, priority=priority) for name, priority in order]
+        engine.open()
+        await asyncio.gather(plug, *waiting)
+        assert engine.computed == ["plug", "b", "d", "a", "c"]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_items_of_different_keys_never_share_a_batch() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=8)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, (key, n), key=key) for n in range(3) for key in "ab"]
+        engine.open()
+        await asyncio.gather(plug, *waiting)
+        assert engine.batches[1:] == [[("a", 0), ("a", 1), ("a", 2)], [("b", 0), ("b", 1), ("b", 2)]]
+        await scheduler.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("poison", [0, 13, 31])
+def test_one_poisoned_item_among_32_fails_alone(poison: int) -> None:
+    def work(payloads: list[Any]) -> list[Any]:
+        if poison in payloads:
+            raise ValueError("poison")
+        return [("done", payload) for payload in payloads]
+
+    async def scenario() -> None:
+        engine = Engine(work)
+        scheduler = Scheduler(engine.make, max_batch=32)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, n) for n in range(32)]
+        engine.open()
+        await plug
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(engine.batches[1]) == 32
+        assert isinstance(answers[poison], ValueError)
+        assert [a for n, a in enumerate(answers) if n != poison] == [("done", n) for n in range(32) if n != poison]
+        assert len(engine.batches) <= 1 + 1 + 2 * 5  # halving 32 takes five steps
+        await scheduler.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("answer", [lambda p: [], lambda p: [*p, "one too many"]], ids=["too few", "too many"])
+def test_a_function_that_gives_another_number_of_results_fails_the_item(answer: Callable[[Any], Any]) -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Engine(answer).make, max_batch=8)
+        with pytest.raises(RuntimeError, match="results for 1 items"):
+            await scheduler.submit("x")
+        await scheduler.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("rows", [0, -1, 9])
+def test_rows_out_of_range_are_refused(rows: int) -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Engine().make, max_batch=8)
+        with pytest.raises(ValueError, match=f"rows is {rows}; it must be from 1 to max_batch, 8"):
+            await scheduler.submit("x", rows=rows)
+        await scheduler.close()
+
+    run(scenario())
+
+
+class Mortal:
+    """Makes functions that die (`InstanceDead`) on the payloads of `deadly`, each as often as it says.
+
+    After the first `instances`, a function is made only while `restart` is set, and `failing_makes` times it fails.
+    """
+
+    def __init__(self, deadly: dict[Any, int], instances: int = 1, failing_makes: int = 0) -> None:
+        self.deadly = dict(deadly)
+        self.instances = instances
+        self.failing_makes = failing_makes
+        self.makes = 0
+        self.restart = threading.Event()
+        self.restart.set()
+
+    def make(self) -> Callable[[list[Any]], list[Any]]:
+        self.makes += 1
+        if self.makes > self.instances:
+            assert self.restart.wait(SOON_S)
+            if self.failing_makes:
+                self.failing_makes -= 1
+                raise OSError("still broken")
+        return self._run
+
+    def _run(self, payloads: list[Any]) -> list[Any]:
+        for payload in payloads:
+            if self.deadly.get(payload):
+                self.deadly[payload] -= 1
+                raise InstanceDead(f"killed by {payload}")
+        return [("done", payload) for payload in payloads]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), SOON_S)
+
+
+def test_a_dead_instance_makes_the_scheduler_unhealthy_until_it_is_restarted_and_its_items_are_answered() -> None:
+    async def scenario() -> None:
+        engine = Mortal({"x": 1})
+        scheduler = Scheduler(engine.make, max_batch=8)
+        assert scheduler.healthy
+        engine.restart.clear()
+        waiting = await queued(scheduler, "x")
+        await until(lambda: not scheduler.healthy)
+        assert not waiting.done()
+        engine.restart.set()
+        assert await waiting == ("done", "x")
+        assert scheduler.healthy
+        assert engine.makes == 2
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_restart_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "_BACKOFF_S", (0.0, 0.01))
+
+    async def scenario() -> None:
+        engine = Mortal({"x": 1}, failing_makes=3)
+        scheduler = Scheduler(engine.make, max_batch=8)
+        assert await scheduler.submit("x") == ("done", "x")
+        assert engine.makes == 1 + 3 + 1
+        assert scheduler.healthy
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_while_one_of_two_instances_is_dead_the_other_answers_also_what_the_dead_one_held() -> None:
+    async def scenario() -> None:
+        engine = Mortal({"x": 1}, instances=2)
+        scheduler = Scheduler(engine.make, max_batch=8, instances=2)
+        engine.restart.clear()
+        try:
+            assert await asyncio.wait_for(scheduler.submit("x"), 2) == ("done", "x")
+            assert not scheduler.healthy
+            assert await asyncio.wait_for(scheduler.submit("y"), 2) == ("done", "y")
+        finally:
+            engine.restart.set()
+        await until(lambda: scheduler.healthy)
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_item_that_kills_two_instances_fails_and_the_scheduler_recovers() -> None:
+    async def scenario() -> None:
+        engine = Mortal({"x": 99})
+        scheduler = Scheduler(engine.make, max_batch=8)
+        with pytest.raises(InstanceDead, match="killed by x"):
+            await scheduler.submit("x")
+        assert await scheduler.submit("y") == ("done", "y")
+        assert scheduler.healthy
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_item_that_kills_instances_does_not_take_those_it_was_batched_with_down() -> None:
+    async def scenario() -> None:
+        engine = Mortal({3: 99})
+        gate = Engine(engine.make())
+        scheduler = Scheduler(gate.make, max_batch=8)
+        plug = await occupy(scheduler, gate)
+        waiting = [await queued(scheduler, n) for n in range(8)]
+        gate.open()
+        await plug
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(answers[3], InstanceDead)
+        assert [a for n, a in enumerate(answers) if n != 3] == [("done", n) for n in range(8) if n != 3]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_closing_finishes_what_was_taken_and_refuses_what_comes_later() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=2, max_delay_ms=60_000)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, n) for n in range(5)]
+        closing = asyncio.ensure_future(scheduler.close())
+        await asyncio.sleep(0)
+        assert not scheduler.healthy
+        with pytest.raises(Closed):
+            await scheduler.submit("too late")
+        engine.open()
+        await closing
+        assert await asyncio.gather(plug, *waiting) == [("done", "plug"), *[("done", n) for n in range(5)]]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_closing_ends_though_a_dead_instance_cannot_be_restarted(instances: int) -> None:
+    async def scenario() -> None:
+        engine = Mortal({"x": 1}, instances=instances, failing_makes=10**6)
+        scheduler = Scheduler(engine.make, max_batch=8, instances=instances)
+        waiting = await queued(scheduler, "x")
+        await until(lambda: engine.failing_makes < 10**6)
+        await asyncio.wait_for(scheduler.close(), 2)
+        answers = await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), 1)
+        if instances == 1:
+            assert isinstance(answers[0], Closed)
+        else:
+            assert answers == [("done", "x")]
+
+    run(scenario())
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int]] = []
+        self.pendings: list[int] = []
+
+    def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
+        assert all(wait >= 0 for wait in waits_s)
+        assert compute_s >= 0
+        self.batches.append((rows, len(waits_s)))
+
+    def pending(self, rows: int) -> None:
+        self.pendings.append(rows)
+
+
+def test_the_observer_is_told_of_each_batch_and_of_the_rows_that_wait() -> None:
+    async def scenario() -> None:
+        engine, recorder = Engine(), Recorder()
+        scheduler = Scheduler(engine.make, max_batch=8, observer=recorder)
+        plug = await occupy(scheduler, engine)
+        waiting = [await queued(scheduler, n, rows=2) for n in range(3)]
+        engine.open()
+        await asyncio.gather(plug, *waiting)
+        assert recorder.batches == [(1, 1), (6, 3)]
+        assert max(recorder.pendings) == 6
+        assert recorder.pendings[-1] == 0
+        await scheduler.close()
+
+    run(scenario())
+
+
+arrivals = st.fixed_dictionaries(
+    {
+        "rows": st.integers(1, 4),
+        "key": st.sampled_from("ab"),
+        "priority": st.integers(0, 1),
+        "poisoned": st.integers(0, 5).map(lambda n: n == 0),
+        "ticks_before": st.integers(0, 3),
+        "cancelled_after": st.none() | st.integers(0, 5),
+    }
+)
+
+
+class Judge:
+    """A batch function that checks each batch it is given, fails on poisoned items and dies once."""
+
+    def __init__(self, max_batch: int, death_at: int | None) -> None:
+        self.max_batch = max_batch
+        self.death_at = death_at
+        self.calls = 0
+        self.answered: list[int] = []
+        self.problems: list[str] = []
+        self._lock = threading.Lock()
+
+    def make(self) -> Callable[[list[Any]], list[Any]]:
+        return self._run
+
+    def _run(self, payloads: list[Any]) -> list[Any]:
+        with self._lock:
+            self.calls += 1
+            if self.calls == self.death_at:
+                raise InstanceDead("once")
+            if len({given["key"] for _, given in payloads}) != 1:
+                self.problems.append(f"keys were mixed: {payloads}")
+            if sum(given["rows"] for _, given in payloads) > self.max_batch:
+                self.problems.append(f"more than {self.max_batch} rows: {payloads}")
+            if any(given["poisoned"] for _, given in payloads):
+                raise ValueError("poison")
+            self.answered.extend(number for number, _ in payloads)
+            return [("own", number) for number, _ in payloads]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(arrivals, min_size=1, max_size=25),
+    st.integers(1, 2),
+    st.sampled_from([0.0, 1.0]),
+    st.none() | st.integers(1, 4),
+)
+def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
+    given_arrivals: list[dict[str, Any]], instances: int, max_delay_ms: float, death_at: int | None
+) -> None:
+    judge = Judge(6, death_at)
+
+    async def caller(scheduler: Scheduler, number: int, how: dict[str, Any]) -> Any:
+        return await scheduler.submit(
+            (number, how), rows=how["rows"], key=how["key"], priority=how["priority"], timeout_s=SOON_S
+        )
+
+    async def canceller(task: asyncio.Task[Any], ticks: int) -> None:
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    async def scenario() -> None:
+        scheduler = Scheduler(judge.make, max_batch=6, instances=instances, max_delay_ms=max_delay_ms)
+        tasks, cancels = [], []
+        for number, how in enumerate(given_arrivals):
+            for _ in range(how["ticks_before"]):
+                await asyncio.sleep(0)
+            tasks.append(asyncio.ensure_future(caller(scheduler, number, how)))
+            if how["cancelled_after"] is not None:
+                cancels.append(asyncio.ensure_future(canceller(tasks[-1], how["cancelled_after"])))
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*cancels)
+        for number, (how, answer) in enumerate(zip(given_arrivals, answers, strict=True)):
+            if isinstance(answer, asyncio.CancelledError):
+                assert how["cancelled_after"] is not None
+            elif how["poisoned"]:
+                assert isinstance(answer, ValueError)
+            else:
+                assert answer == ("own", number)
+                assert judge.answered.count(number) == 1
+        assert scheduler.pending_rows == 0
+        await until(lambda: scheduler.healthy)
+        await scheduler.close()
+
+    run(scenario())
+    assert judge.problems == []
+    assert len(judge.answered) == len(set(judge.answered))  # nothing is computed twice

@@ -1,0 +1,115 @@
+"""Training: one real short run, its checkpoints, its score, and that it can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from penstock import checkpoint, datasets
+from penstock.train import loop, recipe
+from penstock.train.loop import Trained
+from penstock.train.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def job() -> Recipe:
+    return recipe.load("digits", epochs=1)
+
+
+@pytest.fixture(scope="module")
+def run(job: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return loop.train(job, tmp_path_factory.mktemp("run") / "new" / "digits", progress=False)
+
+
+def test_a_run_leaves_its_checkpoints_and_logs_and_nothing_else(run: Trained) -> None:
+    folder = run.best.parent
+    assert sorted(path.name for path in folder.iterdir()) == ["best.pth", "last.pth", "logs"]
+    assert (run.best, run.last, run.logs) == (folder / "best.pth", folder / "last.pth", folder / "logs")
+    assert list(run.logs.rglob("metrics.csv"))
+    assert list(run.logs.rglob("events.out.tfevents.*"))
+    assert run.seconds > 0
+
+
+def test_a_checkpoint_is_weights_and_plain_data(run: Trained, job: Recipe) -> None:
+    content = torch.load(run.best, weights_only=True)
+    assert content["penstock"] == 1
+    assert content["name"] == "digits"
+    assert content["task"] == "classification"
+    assert content["architecture"] == job.model.model_dump()
+    assert content["labels"] == [str(number) for number in range(10)]
+    assert content["dataset"] == {"name": "digits", "seed": 0, "val": 0.1, "test": 0.2}
+    assert content["preprocess"]["mean"] == [0.3]
+    assert content["signature"]["inputs"] == [{"name": "image", "dtype": "float32", "shape": ["batch", 1, 8, 8]}]
+    assert content["signature"]["outputs"] == [{"name": "logits", "dtype": "float32", "shape": ["batch", 10]}]
+    assert content["signature"]["dims"] == {"batch": {"min": 1, "opt": 8, "max": 64}}
+    assert content["versions"]["torch"] == torch.__version__
+    assert content["metrics"]["epoch"] == 1.0
+    assert all(tensor.device.type == "cpu" for tensor in content["state_dict"].values())
+
+
+def test_a_checkpoint_carries_real_samples_of_the_right_parts(run: Trained, job: Recipe) -> None:
+    held = checkpoint.load(run.best)
+    parts = datasets.load(job.dataset)
+    for rows, part, n in ((held.calibration, "train", loop.CALIBRATION), (held.golden, "test", loop.GOLDEN)):
+        assert rows is not None
+        expected = datasets.rows(parts[part], job.preprocess).take(n)
+        assert len(rows) == n
+        assert np.array_equal(rows.inputs["image"], expected.inputs["image"])
+        assert np.array_equal(rows.labels, expected.labels)
+
+
+def test_the_score_is_that_of_the_best_checkpoint_on_the_held_out_part(run: Trained, job: Recipe) -> None:
+    part = datasets.load(job.dataset)["test"]
+    module = checkpoint.load(run.best).module
+    with torch.inference_mode():
+        logits = module(torch.from_numpy(job.preprocess.normalize(part.images)))
+    correct = int((logits.argmax(1).numpy() == part.labels).sum())
+    assert (run.score.correct, run.score.samples) == (correct, len(part.labels))
+    assert run.score.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
+
+
+def test_the_recorded_metrics_are_those_of_the_weights_beside_them(run: Trained, job: Recipe) -> None:
+    held = checkpoint.load(run.best)
+    part = datasets.load(job.dataset)["val"]
+    with torch.inference_mode():
+        logits = held.module(torch.from_numpy(job.preprocess.normalize(part.images)))
+    labels = torch.from_numpy(part.labels)
+    accuracy = float((logits.argmax(1) == labels).double().mean())
+    assert held.card.metrics["val_accuracy"] == pytest.approx(accuracy, abs=1e-6)
+    assert held.card.metrics["val_loss"] == pytest.approx(float(functional.cross_entropy(logits, labels)), rel=1e-4)
+
+
+def test_the_best_checkpoint_is_no_worse_than_the_last(trained: Path) -> None:
+    best, last = (checkpoint.load(trained.with_name(name)).card.metrics for name in ("best.pth", "last.pth"))
+    assert last["epoch"] == 3.0
+    assert (best["val_accuracy"], -best["val_loss"]) >= (last["val_accuracy"], -last["val_loss"])
+
+
+def test_the_same_recipe_gives_the_same_weights_again(run: Trained, job: Recipe, tmp_path: Path) -> None:
+    torch.manual_seed(999)  # what ran before must not matter
+    again = loop.train(job, tmp_path, progress=False)
+    first, second = (torch.load(path, weights_only=True)["state_dict"] for path in (run.last, again.last))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_an_augmented_image_is_moved_by_whole_pixels_its_border_repeated() -> None:
+    torch.manual_seed(0)
+    images = torch.randn(200, 2, 4, 5)
+    moved = loop._shifted(images, 1)
+    seen = set()
+    for before, after in zip(images, moved, strict=True):
+        padded = np.pad(before.numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
+        candidates = {(y, x): padded[:, y : y + 4, x : x + 5] for y in range(3) for x in range(3)}
+        found = [offset for offset, picture in candidates.items() if np.array_equal(picture, after.numpy())]
+        assert len(found) == 1
+        seen.update(found)
+    assert len(seen) == 9
+
+
+def test_without_augmentation_images_are_left_alone() -> None:
+    images = torch.randn(3, 1, 4, 4)
+    assert loop._shifted(images, 0) is images

@@ -1,0 +1,104 @@
+"""Recipes: read from TOML, each field held to its rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.train import loop, recipe
+
+DIGITS = (recipe.SHIPPED / "digits.toml").read_text()
+
+
+def written(folder: Path, old: str, new: str) -> Path:
+    assert old in DIGITS
+    path = folder / "mine.toml"
+    path.write_text(DIGITS.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in recipe.SHIPPED.glob("*.toml")))
+def test_every_shipped_recipe_is_read_by_its_name(name: str) -> None:
+    assert recipe.load(name).name == name
+
+
+def test_a_recipe_of_the_users_is_read_by_path(tmp_path: Path) -> None:
+    path = written(tmp_path, 'name = "digits"\ntask', 'name = "mine"\ntask')
+    found = recipe.load(str(path))
+    assert found.name == "mine"
+    assert found.model_copy(update={"name": "digits"}) == recipe.load("digits")
+
+
+def test_a_field_that_is_given_replaces_the_recipes_own() -> None:
+    found = recipe.load("digits", epochs=3, seed=7, batch_size=None)
+    assert (found.epochs, found.seed, found.batch_size) == (3, 7, recipe.load("digits").batch_size)
+
+
+def test_an_unknown_recipe_is_refused_with_the_shipped_ones() -> None:
+    with pytest.raises(PenstockError, match="recipe 'digit': neither a file nor one of the shipped recipes: digits"):
+        recipe.load("digit")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("epochs", 0, "greater than or equal to 1"),
+        ("batch_size", 1, "greater than or equal to 2"),
+        ("seed", -1, "greater than or equal to 0"),
+        ("epochs", "many", "valid integer"),
+    ],
+)
+def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: str, value: Any, rule: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        recipe.load("digits", **{field: value})
+    message = str(caught.value)
+    assert message.startswith(f"recipe digits: {field}: ")
+    assert rule in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("lr = 0.01 ", "lr = 0.0 ", "optim.lr"),
+        ("lr = 0.01 ", "learning_rate = 0.01 ", "optim.lr"),
+        ("shift = 1 ", "shift = -1 ", "augment.shift"),
+        ("shift = 1 ", "flip = true ", "augment.flip"),
+        ("max = 64", "max = 4", "batch"),
+        ("std = [0.37]", "std = [0.0]", "preprocess"),
+        ("mean = [0.3]", "mean = [0.3, 0.3]", "preprocess"),
+        ('[dataset]\nname = "digits"', '[dataset]\nname = "mnist"', "dataset.name"),
+        ("epochs = 20\n", "", "epochs"),
+        ('name = "digits"\ntask', 'name = "a/b"\ntask', "name"),
+        ("val = 0.1\ntest = 0.2", "val = 0.9\ntest = 0.2", "dataset"),
+    ],
+)
+def test_a_nested_field_that_breaks_its_rule_is_named_with_its_path(
+    tmp_path: Path, old: str, new: str, field: str
+) -> None:
+    path = written(tmp_path, old, new)
+    with pytest.raises(PenstockError) as caught:
+        recipe.load(str(path))
+    assert str(caught.value).startswith(f"recipe {path}: {field}")
+
+
+@pytest.mark.parametrize("content", [b"epochs = ", b"\xff\xfe", b"[[["])
+def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(PenstockError, match=f"recipe {path}: cannot be read as TOML"):
+        recipe.load(str(path))
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="neither a file"):
+        recipe.load(str(tmp_path))
+
+
+def test_a_recipe_that_leaves_the_number_of_classes_to_the_network_is_described(tmp_path: Path) -> None:
+    path = written(tmp_path, ", classes = 10", "")
+    card = loop.describe(recipe.load(str(path)))
+    assert card.signature.outputs[0].shape == ("batch", 10)
