@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, checkpoint, datasets, evaluation, probe, runtimes
-from penstock.artifact import MODEL_NAME, Artifact, Receipt, Verification
+from penstock import receipt as receipts
+from penstock.artifact import MODEL_NAME, Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.export import capture, formats, fusion, gate
 from penstock.export.formats import Built, Options, Source
 from penstock.parity import Limits
+from penstock.receipt import Receipt, Verification
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Dim, Signature
 
@@ -214,7 +216,7 @@ def _receipt(
         runtime=built.runtime,
         model_file=built.model_file,
         files=artifact.digests(folder),
-        source=artifact.Source(
+        source=receipts.Source(
             checkpoint=str(job.request.checkpoint),
             sha256=origin.sha256,
             architecture=card.architecture.target,

@@ -25,91 +25,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
 from penstock import runtimes, tritonconfig
-from penstock.datasets import DatasetSpec
 from penstock.errors import PenstockError
-from penstock.parity import Distance, Limits
-from penstock.preprocess import ImagePreprocess
+from penstock.receipt import SCHEMA, FileDigest, Receipt
 from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
-SCHEMA = 1
 _UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
 )
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-
-
-class FileDigest(BaseModel):
-    """One file of the artifact: sha256 in hexadecimal, size in bytes."""
-
-    sha256: str
-    bytes: int
-
-
-class Source(BaseModel):
-    """Where the weights came from, and how surely they all arrived."""
-
-    checkpoint: str
-    sha256: str
-    architecture: str
-    arguments: dict[str, Any] = {}
-    loaded: int
-    expected: int
-    prefix: str = ""
-
-
-class Verification(BaseModel):
-    """What the gate saw. `engine_run` is False where only the graph of an engine was run, by `runtime`."""
-
-    runtime: str
-    engine_run: bool
-    samples: int
-    real: bool
-    batches: tuple[int, ...]
-    distances: tuple[Distance, ...]
-    limits: Limits
-    passed: bool
-
-
-class Calibration(BaseModel):
-    """What int8 scales were measured on; `digest` is the sha256 of the data."""
-
-    method: str
-    samples: int
-    digest: str
-
-
-class Receipt(BaseModel):
-    """`penstock.json`: where an artifact came from, what it promises, what was measured, where it may run."""
-
-    model_config = ConfigDict(extra="forbid")
-    schema_version: int = Field(default=SCHEMA, alias="schema")
-    name: str
-    version: int
-    created: datetime
-    format: str
-    precision: str
-    runtime: str
-    model_file: str
-    files: dict[str, FileDigest]
-    source: Source
-    signature: Signature
-    preprocess: ImagePreprocess | None = None
-    labels: tuple[str, ...] | None = None
-    task: str | None = None
-    dataset: DatasetSpec | None = None
-    verification: Verification
-    calibration: Calibration | None = None
-    build: dict[str, Any] = {}
-    hardware: str
-
-    def to_json(self) -> str:
-        return self.model_dump_json(by_alias=True, indent=2)
 
 
 @dataclass(frozen=True)

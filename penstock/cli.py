@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -152,23 +154,24 @@ def export(
     formats = _commas(format)
     if "torchscript" in formats:
         _say("note: PyTorch has deprecated TorchScript; --format onnx keeps the same contract")
-    pipeline.export(
-        pipeline.Request(
-            checkpoint=checkpoint,
-            formats=formats,
-            precisions=precisions,
-            output=output,
-            name=name,
-            override=override,
-            fuse=fuse,
-            script=script,
-            batch=_batch(batch),
-            data=data,
-            max_error=max_error,
-            min_agreement=min_agreement,
-        ),
-        _say,
-    )
+    with _working("exporting"):
+        pipeline.export(
+            pipeline.Request(
+                checkpoint=checkpoint,
+                formats=formats,
+                precisions=precisions,
+                output=output,
+                name=name,
+                override=override,
+                fuse=fuse,
+                script=script,
+                batch=_batch(batch),
+                data=data,
+                max_error=max_error,
+                min_agreement=min_agreement,
+            ),
+            _say,
+        )
 
 
 @app.command()
@@ -274,6 +277,18 @@ def _stage(module: str, extra: str) -> Any:
         raise PenstockError(
             f"this command needs {error.name.split('.')[0]}, which is not installed: pip install 'penstock[{extra}]'"
         ) from None
+
+
+@contextmanager
+def _working(what: str) -> Iterator[None]:
+    """A spinner on stderr while the block runs, where a person may be looking."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} …"):
+        yield
 
 
 def _commas(text: str) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, evaluation, parity, runtimes
-from penstock.artifact import MODEL_NAME, Artifact, Receipt
+from penstock.artifact import MODEL_NAME, Artifact
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
+from penstock.receipt import Receipt
 from penstock.runtimes import Runner
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, QueueFull, Scheduler

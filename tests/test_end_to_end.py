@@ -26,6 +26,7 @@ import pytest
 from penstock import cli
 
 DECOY = 'raise RuntimeError("the user\'s own file was imported")\n'
+NET = "import torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 2)\n"
 SCANS = 50
 
 
@@ -240,7 +241,10 @@ EXPORTS: dict[str, Case] = {
     "an unknown precision": (["--precision", "fp12", "best.pth"], ["--precision 'fp12'", "fp32, fp16, int8"]),
     "two precisions for one variant": (["--fp16", "--int8", "best.pth"], ["--fp16 and --int8"]),
     "a batch that is no number": (["--batch", "eight", "best.pth"], ["--batch 'eight'", "whole number"]),
-    "a bad input": (["--input", "image:float32(1,8,8)", "best.pth"], ["image:float32(1,8,8)", "NAME:DTYPE[SIZE"]),
+    "a bad input": (
+        ["--model", "./net.py:Net", "--input", "x:float32(4)", "bare.pth"],
+        ["x:float32(4)", "NAME:DTYPE[SIZE"],
+    ),
     "an unwritable output": (
         ["--output", "notes.txt/models", "best.pth"],
         ["--output notes.txt/models", "cannot be written"],
@@ -263,8 +267,22 @@ MORE_EXPORTS: dict[str, Case] = {
     "a batch of thousands of digits": (["--batch", "9" * 5000, "best.pth"], ["--batch", "from 1 to 999999"]),
     "two batches": (["--batch", "1,8", "best.pth"], ["--batch '1,8'", "MIN,OPT,MAX"]),
     "batches out of order": (["--batch", "8,4,64", "best.pth"], ["--batch '8,4,64'", "min <= opt <= max"]),
-    "an input of an unknown dtype": (["--input", "image:float33[batch,1,8,8]", "best.pth"], ["float33"]),
-    "an input the model cannot take": (["--input", "image:float32[batch,3,8,8]", "best.pth"], ["correct --input"]),
+    "an input of an unknown dtype": (
+        ["--model", "./net.py:Net", "--input", "x:float33[batch,4]", "bare.pth"],
+        ["x:float33[batch,4]", "float33"],
+    ),
+    "an input the model cannot take": (
+        ["--model", "./net.py:Net", "--input", "x:float32[batch,5]", "bare.pth"],
+        ["x:float32[batch,5]", "correct --input"],
+    ),
+    "a model that is not in its file": (
+        ["--model", "./net.py:Nett", "--input", "x:float32[batch,4]", "bare.pth"],
+        ["./net.py:Nett", "has no 'Nett'"],
+    ),
+    "a checkpoint of another architecture": (
+        ["--model", "./net.py:Net", "--input", "x:float32[batch,4]", "other.pth"],
+        ["1 missing (bias)", "1 mis-shaped (weight [3, 4] for [2, 4])"],
+    ),
     "a file for output": (["--output", "notes.txt", "best.pth"], ["--output notes.txt", "cannot be written"]),
     "a bad name": (["--name", "../digits", "best.pth"], ["--name '../digits'", "letters, digits"]),
     "a checkpoint that names no architecture": (["bare.pth"], ["bare.pth: names no architecture", "--model"]),
@@ -281,7 +299,9 @@ def bad_desk(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.pth").write_bytes(b"")
     (folder / "notes.txt").write_text("not a checkpoint\n" * 10)
     torch.save({"state_dict": Marker(folder / "pwned")}, folder / "evil.pth")
-    torch.save({"state_dict": {"weight": torch.zeros(2)}}, folder / "bare.pth")
+    (folder / "net.py").write_text(NET)
+    torch.save({"state_dict": {"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}}, folder / "bare.pth")
+    torch.save({"state_dict": {"weight": torch.zeros(3, 4)}}, folder / "other.pth")
     return folder
 
 

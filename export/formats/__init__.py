@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.artifact import Calibration
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
+from penstock.receipt import Calibration
 from penstock.signature import Signature
 
 if TYPE_CHECKING:

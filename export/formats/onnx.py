@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.artifact import Calibration
 from penstock.errors import require
 from penstock.export.formats import Built, Options, Source
 from penstock.export.precision import fp16, int8
+from penstock.receipt import Calibration
 
 PRECISIONS = ("fp32", "fp16", "int8")
 MODEL_FILE = "model.onnx"

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 from penstock import artifact
-from penstock.artifact import Artifact, Receipt, Source, Verification
+from penstock.artifact import Artifact
 from penstock.parity import Limits
+from penstock.receipt import Receipt, Source, Verification
 from penstock.runtimes.fake import FakeRunner
 from penstock.signature import Dim, Signature, Tensor
 

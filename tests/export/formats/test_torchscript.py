@@ -45,7 +45,10 @@ class Named(nn.Module):
 
 def written(module: nn.Module, folder: Path, **options: Any) -> Any:
     source = Source(module.eval(), SIGNATURE, None)
-    built = torchscript.export(source, Options(**{"precision": "fp32", **options}), folder)
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    built = torchscript.export(source, Options(**{"precision": "fp32", **options}), folder, work)
+    assert not list(work.iterdir())
     assert built.build["road"] == ("script" if options.get("script") else "trace")
     return torch.jit.load(str(folder / built.model_file))
 
