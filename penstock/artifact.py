@@ -154,7 +154,7 @@ def find(paths: list[Path]) -> list[Path]:
             continue
         if not path.is_dir():
             raise PenstockError(f"{path}: no such file or folder")
-        models = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+        models = sorted(child for child in path.iterdir() if not child.name.startswith(".") and _is_model(child))
         if not models:
             raise PenstockError(f"{path}: holds no models; make one with penstock export --output {path} CHECKPOINT")
         found.extend(models)

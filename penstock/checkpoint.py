@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pickle
+import pickletools
 import re
 import tempfile
 import warnings
@@ -135,7 +137,7 @@ def read(path: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise PenstockError(f"{path}: {_unpickling(str(error))}") from None
+        raise PenstockError(f"{path}: {_unpickling(path, str(error))}") from None
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a damaged file surfaces as EOFError, RuntimeError, KeyError, ValueError and others
@@ -145,14 +147,32 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _unpickling(message: str) -> str:
+def _unpickling(path: Path, message: str) -> str:
     found = re.search(r"(?:GLOBAL|global|Unsupported class|type) `?([\w.]*\w)", message)
-    if found is None:
+    name = found[1] if found else _first_global(path)
+    if name is None:
         return "truncated, damaged, or not a PyTorch checkpoint"
     return (
-        f"needs pickled code ({found[1]}), which may run anything when loaded; penstock loads weights only: "
+        f"needs pickled code ({name}), which may run anything when loaded; penstock loads weights only: "
         "save model.state_dict() and give the class with --model"
     )
+
+
+def _first_global(path: Path) -> str | None:
+    """The first name that a bare pickle would import, read from its opcodes; nothing is run."""
+    strings: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for opcode, argument, _ in itertools.islice(pickletools.genops(file), 100_000):
+                if opcode.name == "GLOBAL":
+                    return str(argument).replace(" ", ".")
+                if opcode.name == "STACK_GLOBAL" and len(strings) >= 2:
+                    return ".".join(strings[-2:])
+                if isinstance(argument, str):
+                    strings.append(argument)
+    except Exception:  # not a pickle: then it imports nothing
+        return None
+    return None
 
 
 def _first(error: Exception) -> str:

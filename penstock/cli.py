@@ -320,8 +320,8 @@ def _batch(text: str | None) -> Any:
 
 
 def _positive(text: str, option: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1 or len(text) > 6:
-        raise PenstockError(f"{option} {text!r}: must be a whole number from 1 to 999999")
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
+        raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to 999999")
     return int(text)
 
 

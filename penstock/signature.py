@@ -26,7 +26,7 @@ V2_DTYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
-NAME = re.compile(r"[A-Za-z_][\w.\-/:]*")
+NAME = re.compile(r"\w[\w.\-/:]*", re.ASCII)
 DIM = re.compile(r"[A-Za-z_]\w*")
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -62,7 +62,7 @@ class Tensor(BaseModel):
     @classmethod
     def _named(cls, name: str) -> str:
         if not NAME.fullmatch(name):
-            raise ValueError(f"tensor name {name!r} must start with a letter or _ and hold letters, digits, _.-/:")
+            raise ValueError(f"tensor name {name!r} must hold letters, digits and _.-/: and start with none of .-/:")
         return name
 
     @field_validator("dtype")
@@ -158,7 +158,9 @@ class Signature(BaseModel):
         expected = {tensor.name: tensor for tensor in self.inputs}
         for name in arrays:
             if name not in expected:
-                raise SignatureMismatch(f"input {name!r} is unknown; the model's inputs are {', '.join(expected)}")
+                raise SignatureMismatch(
+                    f"input {name[:128]!r} is unknown; the model's inputs are {', '.join(expected)}"
+                )
         sizes: dict[str, int] = {}
         for name, tensor in expected.items():
             if name not in arrays:

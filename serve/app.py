@@ -14,10 +14,12 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
 from penstock.preprocess import MAX_PIXELS, BadImage
+from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.serve import predict, protocol
 from penstock.serve.errors import RequestError
 from penstock.serve.limits import BodyLimit
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 _PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
 _STATUS: dict[type[PenstockError], int] = {
     SignatureMismatch: 400,
+    RejectedInput: 400,
     BadImage: 400,
     QueueFull: 503,
     Closed: 503,
@@ -107,6 +110,8 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(error: Exception) -> Response:
+    if isinstance(error, InstanceDead):
+        error = RequestError("the model's runner died over this request; it is being restarted", 503)
     status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
     if status >= 500 and not isinstance(error, PenstockError):
         log.error("unexpected failure", exc_info=error)
@@ -141,7 +146,7 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
     async def ready() -> Response:
         problems = repository.problems
         if problems:
-            return _reply({"ready": False, "error": "; ".join(problems)}, 503)
+            return _reply({"error": "; ".join(problems)}, 503)
         return _reply({"ready": True})
 
     @app.get("/metrics", tags=["health"])
@@ -173,7 +178,7 @@ def _add_models(app: FastAPI, repository: Repository) -> None:
     async def model_ready(name: str, version: str | None = None) -> Response:
         model = find(repository, name, version)
         if not model.ready:
-            return _reply({"ready": False, "error": f"model {name!r} has a dead instance"}, 503)
+            return _reply({"error": f"model {name!r} has a dead instance"}, 503)
         return _reply({"name": name, "ready": True})
 
 
@@ -212,6 +217,8 @@ async def _counted(
     label = name if name in repository.models else ""
     try:
         response = await work()
+    except ClientDisconnect:
+        response = _reply({"error": "the client went away before its request was whole"}, 499)
     except HTTPException as error:
         response = _error(RequestError(error.detail, error.status_code))
     except Exception as error:
@@ -245,7 +252,7 @@ def _refuse_encoded(request: Request) -> None:
 
 
 def _top_k(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 1000:
+    if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
         raise RequestError(f"top_k is {text[:20]!r}; it must be a number from 1 to 1000")
     return int(text)
 

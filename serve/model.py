@@ -17,8 +17,9 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner
+from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
-from penstock.serve.scheduler import BatchFunction, QueueFull, Scheduler
+from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.signature import Arrays, Signature
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Model:
         rows = len(next(iter(inputs.values())))
         most = self.scheduler.max_batch
         if rows > self.scheduler.max_queue_rows:
-            raise QueueFull(
+            raise RequestError(
                 f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
             )
         key = tuple(array.shape[1:] for array in inputs.values())
@@ -126,13 +127,16 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def batch_function(runner: Runner) -> BatchFunction:
+class RunnerBatches:
     """A runner as the scheduler wants it: items of named arrays are stacked, run once, and split again."""
 
-    def run(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(items) == 1:
-            return [runner.run(items[0])]
-        answer = runner.run({name: np.concatenate([item[name] for item in items]) for name in items[0]})
+            return [self._runner.run(items[0])]
+        answer = self._runner.run({name: np.concatenate([item[name] for item in items]) for name in items[0]})
         first = next(iter(items[0]))
         ends = np.cumsum([len(item[first]) for item in items])
         starts = [0, *ends[:-1]]
@@ -140,7 +144,8 @@ def batch_function(runner: Runner) -> BatchFunction:
             {name: array[start:end] for name, array in answer.items()} for start, end in zip(starts, ends, strict=True)
         ]
 
-    return run
+    def close(self) -> None:
+        self._runner.close()
 
 
 def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
@@ -157,7 +162,7 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     def make() -> BatchFunction:
         runner = found.load(device=limits.device, threads=limits.threads_each)
         replay(found, runner)
-        return batch_function(runner)
+        return RunnerBatches(runner)
 
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
 
@@ -176,7 +181,11 @@ def replay(found: Artifact, runner: Runner) -> None:
     signature, limits = receipt.signature, receipt.verification.limits
     least = signature.dims[signature.batch].min if signature.batch else 1
     answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, least)
-    for distance in parity.compare(outputs, answer):
+    try:
+        distances = parity.compare(outputs, answer)
+    except ValueError as error:
+        raise PenstockError(f"{receipt.name}: its answer to its own golden inputs is wrong: {error}") from None
+    for distance in distances:
         # Agreement over eight rows says little; the gate held it over all samples.
         failure = distance.model_copy(update={"agreement": None}).failure(limits)
         if failure is not None:
@@ -196,7 +205,7 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     signature = read_signature(path)
 
     def make() -> BatchFunction:
-        return batch_function(
+        return RunnerBatches(
             runtimes.load("onnxruntime", path, signature, device=limits.device, threads=limits.threads_each)
         )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.preprocess import decode_image
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
-from penstock.serve.protocol import from_json, parse_json
+from penstock.serve.protocol import from_json, mentions_truth, parse_json
 
 
 def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArray[np.generic]]:
@@ -31,6 +31,7 @@ def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArra
 def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
     """Inputs from `{"inputs": {name: rows, …}}`, or `{"inputs": rows}` for a model with one input."""
     content = parse_json(body)
+    truths = mentions_truth(body, len(body))
     if not isinstance(content, dict) or "inputs" not in content:
         raise RequestError(f"the request must be a JSON object with 'inputs': {_example(model)}")
     unknown = sorted(set(content) - {"inputs"})
@@ -45,8 +46,8 @@ def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
     dtypes = {tensor.name: tensor.dtype for tensor in tensors}
     for name in given:
         if name not in dtypes:
-            raise RequestError(f"input {name!r} is unknown; the model's inputs are {', '.join(dtypes)}")
-    return {name: from_json(f"inputs.{name}", rows, dtypes[name]) for name, rows in given.items()}
+            raise RequestError(f"input {name[:128]!r} is unknown; the model's inputs are {', '.join(dtypes)}")
+    return {name: from_json(f"inputs.{name}", rows, dtypes[name], truths=truths) for name, rows in given.items()}
 
 
 def _example(model: Model) -> str:
@@ -57,6 +58,9 @@ def _example(model: Model) -> str:
 def answer(model: Model, outputs: dict[str, Any], top_k: int) -> dict[str, Any]:
     """What is said to the caller: labels with scores for a classifier, else the outputs themselves."""
     said: dict[str, Any] = {"model": model.name, "version": model.version}
+    for name, array in outputs.items():
+        if not np.isfinite(array).all():
+            raise RequestError(f"the model answers NaN or Inf in output {name!r} for these inputs", 422)
     first = model.signature.outputs[0].name
     task = model.receipt.task if model.receipt else None
     if task != "classification" or outputs[first].ndim != 2:

@@ -5,6 +5,7 @@ Protocol: https://github.com/kserve/open-inference-protocol, and Triton's extens
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -45,10 +46,11 @@ def decode(body: bytes, header_length: str | None, signature: Signature) -> Infe
     """
     text, binary = _split(body, header_length)
     content = parse_json(text)
+    truths = mentions_truth(body, len(text))
     if not isinstance(content, dict):
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     parameters = _object(content.get("parameters", {}), "parameters")
-    inputs, used = _inputs(content.get("inputs"), binary)
+    inputs, used = _inputs(content.get("inputs"), binary, truths)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
     return InferRequest(
@@ -72,7 +74,8 @@ def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvi
     view = memoryview(body)
     if header_length is None:
         return view, view[len(view) :]
-    if not header_length.isascii() or not header_length.isdigit() or int(header_length[:20]) > len(body):
+    digits = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
+    if not digits or int(header_length) > len(body):
         raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(body)}")
     length = int(header_length)
     if length == 0:
@@ -80,7 +83,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvi
     return view[:length], view[length:]
 
 
-def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.generic]], int]:
+def _inputs(listed: Any, binary: memoryview, truths: bool) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
         raise RequestError(f"'inputs' is {_kind(listed)}; it must be a list of at least one tensor")
     inputs: dict[str, NDArray[np.generic]] = {}
@@ -90,8 +93,12 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
         name = entry.get("name")
         if not isinstance(name, str):
             raise RequestError(f"inputs[{index}].name is {_kind(name)}; it must be a string")
+        if len(name) > 256:
+            raise RequestError(f"inputs[{index}].name is {_shown(name)}; a name has 256 characters at most")
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
+        if "data" in entry and "binary_data_size" in (entry.get("parameters") or {}):
+            raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
         dtype = _dtype(name, entry.get("datatype"))
         shape = _shape(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
@@ -101,7 +108,7 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
             inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
             used += size
         elif "data" in entry:
-            inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape)
+            inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape, truths=truths)
         else:
             raise RequestError(f"input {name!r} has neither data nor parameters.binary_data_size")
     return inputs, used
@@ -116,7 +123,10 @@ def _dtype(name: str, datatype: Any) -> str:
 def _shape(name: str, shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, list) or len(shape) > 32:
         raise RequestError(f"shape of input {name!r} is {_shown(shape)}; it must be a list of up to 32 sizes")
-    return tuple(_whole(size, f"shape of input {name!r}", 0, 2**40) for size in shape)
+    sizes = tuple(_whole(size, f"shape of input {name!r}", 0, 2**40) for size in shape)
+    if 0 in sizes and math.prod(max(1, size) for size in sizes) > 2**48:  # no data to be of the wrong length
+        raise RequestError(f"shape of input {name!r} is {_shown(shape)}; its sizes multiply to more than 2^48")
+    return sizes
 
 
 def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -133,8 +143,22 @@ def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) 
     return array
 
 
-def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
+def mentions_truth(body: bytes, length: int) -> bool:
+    """Whether the first `length` bytes hold `true` or `false`, outside strings or in them: a quick first look."""
+    return body.find(b"true", 0, length) >= 0 or body.find(b"false", 0, length) >= 0
+
+
+def from_json(
+    field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None, *, truths: bool = True
+) -> NDArray[np.generic]:
     """Flat or nested JSON numbers as an array of `dtype`, and of `shape` where one is given.
+
+    Args:
+        field: what to call it in an error.
+        data: lists of numbers, as they were parsed.
+        dtype: numpy's name of it.
+        shape: None takes the shape of the lists.
+        truths: whether `data` may hold true or false, which numpy would quietly count as 1 and 0.
 
     Raises:
         RequestError: they are no numbers, out of the dtype's range, ragged, or not as many as the shape takes.
@@ -143,12 +167,27 @@ def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None =
         array = np.array(data)
     except (ValueError, OverflowError, TypeError):
         raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers") from None
+    if truths and array.dtype.kind in "fiu" and _any(data, bool):
+        array = array.astype(object)
+    if dtype == "uint64" and array.dtype.kind == "f" and not _any(data, float):
+        array = _unsigned(field, data)  # numpy takes whole numbers on both sides of 2^63 for floats
     array = _cast(field, array, np.dtype(dtype))
     if shape is None:
         return array
     if array.size != math.prod(shape) or (array.ndim != 1 and array.shape != shape):
         raise RequestError(f"{field} has shape {list(array.shape)}; 'shape' says {list(shape)}")
     return array.reshape(shape)
+
+
+def _any(data: Any, kind: type) -> bool:
+    return any(_any(part, kind) for part in data) if isinstance(data, list) else isinstance(data, kind)
+
+
+def _unsigned(field: str, data: Any) -> NDArray[Any]:
+    array = np.array(data, object)
+    if array.size and (array.min() < 0 or array.max() >= 2**64):
+        raise RequestError(f"{field} holds a number out of UINT64's 0 to {2**64 - 1}")
+    return array.astype(np.uint64)
 
 
 def _cast(field: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.generic]:
@@ -258,7 +297,10 @@ def encode(name: str, version: int, request: InferRequest, answer: dict[str, Any
     content: dict[str, Any] = {"model_name": name, "model_version": str(version), "outputs": listed}
     if request.id is not None:
         content["id"] = request.id
-    text = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    if all(np.isfinite(entry["data"]).all() for entry in listed if "data" in entry):
+        text = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    else:  # NaN and Infinity as the clients write and read them; orjson would say null
+        text = json.dumps(content, default=lambda array: array.tolist(), separators=(",", ":")).encode()
     if not tail:
         return text, {"Content-Type": "application/json"}
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}

@@ -66,7 +66,7 @@ class Choice:
 
 
 def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float = 0.0) -> Choice:
-    """The next batch: from the first item of the queue on, all of its key, in order, as far as they fit.
+    """The next batch: the first items of one key, as many as fit; of the keys that are due, the one that came first.
 
     Args:
         queue: waiting items, in order of priority and arrival.
@@ -74,23 +74,24 @@ def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float
         now: the time, on the clock of `Item.arrived`.
         max_delay_s: how long an item that is not urgent may wait for company.
     """
-    if not queue:
-        return Choice()
-    first, rows = queue[0], 0
-    items: list[Item] = []
-    full = False
-    for item in queue:
-        if item.key != first.key:
-            continue
-        if rows + item.rows > max_batch and items:
-            full = True  # first in, first out: nobody behind overtakes the one that did not fit
-            break
-        items.append(item)
+    postponed: list[float] = []
+    for key in dict.fromkeys(item.key for item in queue):
+        items, full = _gather([item for item in queue if item.key == key], max_batch)
+        due = min(item.arrived for item in items) + max_delay_s
+        if full or any(item.urgent for item in items) or now >= due:
+            return Choice(tuple(items))
+        postponed.append(due)
+    return Choice(look_again=min(postponed, default=None))
+
+
+def _gather(items: list[Item], max_batch: int) -> tuple[list[Item], bool]:
+    """The items that fit one batch, in order, and whether it is full: nobody overtakes one that did not fit."""
+    rows = 0
+    for index, item in enumerate(items):
         rows += item.rows
-    oldest = min(item.arrived for item in items)
-    if full or rows >= max_batch or any(item.urgent for item in items) or now >= oldest + max_delay_s:
-        return Choice(tuple(items))
-    return Choice(look_again=oldest + max_delay_s)
+        if rows > max_batch and index:
+            return items[:index], True
+    return items, rows >= max_batch
 
 
 class Observer(Protocol):
@@ -244,6 +245,7 @@ class Scheduler:
         except InstanceDead as error:
             log.error("an instance died: %s; it is restarted", error)
             self._return(items, error)
+            self._dispatch()  # another instance may be idle
             await self._restart(instance)
         self._free.append(instance)
         self._dispatch()
@@ -277,19 +279,24 @@ class Scheduler:
                 item.future.set_result(result)
 
     def _return(self, items: list[Item], error: InstanceDead) -> None:
-        """Put a dead instance's items back in their places, once; an item that meets a second death is failed."""
+        """Put a dead instance's items back in their places.
+
+        Those that meet a second death run alone from then on, and one that was alone at it is what kills: it fails.
+        """
+        items = [item for item in items if not item.future.done()]
         for item in items:
-            if item.future.done():
-                continue
-            if item.returned:
+            if item.returned and len(items) == 1:
                 _fail(item, error)
                 continue
+            if item.returned:
+                item.key = object()
             item.returned = True
             self._enqueue(item)
 
     async def _restart(self, instance: _Instance) -> None:
         self._dead += 1
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(instance.thread, _release, instance.function)
         for attempt in itertools.count():
             await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             try:
@@ -306,14 +313,25 @@ class Scheduler:
         self._max_delay_s = 0.0
         self._dispatch()
         while self._tasks:
-            if self._dead == len(self._instances):  # nobody is left to finish it
+            if self._dead and self._dead == len(self._tasks):  # nobody is left who could finish anything
                 for task in self._tasks:
                     task.cancel()
                 for item in list(self._queue):
                     _fail(item, Closed("the server is shutting down and its instances are dead"))
             await asyncio.wait(self._tasks, timeout=0.1)
         for instance in self._instances:
+            instance.thread.submit(_release, instance.function)
             instance.thread.shutdown(wait=False)
+
+
+def _release(function: BatchFunction) -> None:
+    """Close a batch function that has something to give back."""
+    close = getattr(function, "close", None)
+    if close is not None:
+        try:
+            close()
+        except Exception as error:  # what is dead may not close well either
+            log.warning("a batch function could not be closed: %s", error)
 
 
 def _fail(item: Item, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.repository import Repository, open_repository
 
-DRAIN_S = 10
 BACKLOG = 2048
 
 
@@ -44,24 +44,23 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        listener.listen(BACKLOG)  # from here on a client that comes waits; before, it would be refused
-        first = next(iter(repository.models))
-        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
         config = uvicorn.Config(
             create_app(repository, metrics, bounds),
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=DRAIN_S,
+            # No request is waited for longer than its own limit.
+            timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )
-        _ignore_repeated_signals()
-        uvicorn.Server(config).run(sockets=[listener])
-
-
-def _ignore_repeated_signals() -> None:
-    """uvicorn drains on SIGTERM and SIGINT, then raises the signal anew; a drained server has nothing left to end."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        server = uvicorn.Server(config)
+        # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
+        # nothing left to end, and one that is told to stop before it has begun stops too.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, server.handle_exit)
+        listener.listen(BACKLOG)  # from here on a client that comes waits; before, it would be refused
+        first = next(iter(repository.models))
+        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
+        server.run(sockets=[listener])
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:

@@ -25,6 +25,10 @@ class InstanceDead(Exception):
     """A runner that will not answer again, whatever it is given; it must be loaded anew."""
 
 
+class RejectedInput(PenstockError):
+    """Inputs that fit the signature but not the model: an index out of its table, sizes that do not go together."""
+
+
 class Runner(Protocol):
     """A loaded artifact: named numpy arrays in, named numpy arrays out. Ready when constructed.
 
@@ -75,7 +79,10 @@ def names() -> list[str]:
 
 def unavailable(runtime: str, build: Mapping[str, Any]) -> str | None:
     """Why this machine cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
-    reason: str | None = _module(runtime).unavailable(build)
+    try:
+        reason: str | None = _module(runtime).unavailable(build)
+    except PenstockError as error:
+        return str(error)
     return reason
 
 
@@ -99,4 +106,9 @@ def load(runtime: str, path: Path, signature: Signature, *, device: str = "cpu",
 def _module(runtime: str) -> Any:
     if runtime not in names():
         raise PenstockError(f"runtime {runtime!r} is unknown; it must be one of {', '.join(names())}")
-    return importlib.import_module(f"{__name__}.{runtime}")
+    try:
+        return importlib.import_module(f"{__name__}.{runtime}")
+    except ModuleNotFoundError as error:
+        raise PenstockError(
+            f"runtime {runtime} needs {error.name}, which is not installed: pip install {error.name}"
+        ) from None

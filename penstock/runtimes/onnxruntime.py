@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import PenstockError, require
-from penstock.runtimes import BaseRunner
+from penstock.runtimes import BaseRunner, RejectedInput
 from penstock.signature import Arrays, Dim, Signature, Tensor
 
 # onnxruntime's type names -> numpy's.
@@ -43,7 +43,12 @@ class OnnxRunner(BaseRunner):
     def run(self, feeds: Arrays) -> dict[str, Any]:
         if self._session is None:
             raise RuntimeError("the runner is closed")
-        return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+        try:
+            return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+        except Exception as error:  # onnxruntime raises a class of its own for each status code
+            if type(error).__name__ not in ("InvalidArgument", "RuntimeException") or "alloc" in str(error):
+                raise
+            raise RejectedInput(f"the model rejects these inputs: {_reason(error)}") from None
 
     def close(self) -> None:
         self._session = None
@@ -88,6 +93,11 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
         dims.setdefault(name, OPEN_ENDED if axis == 0 else OPEN_ENDED_INNER)
         shape.append(name)
     return Tensor(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
+
+
+def _reason(error: Exception) -> str:
+    """What onnxruntime complains of, without its codes and source lines."""
+    return str(error).splitlines()[0].rpartition("] :")[2].strip()[:300]
 
 
 def _session(path: Path, device: str, threads: int | None) -> Any:

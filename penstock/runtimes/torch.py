@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from penstock.errors import PenstockError
-from penstock.runtimes import BaseRunner
+from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput
 from penstock.signature import Arrays, Signature
 
 
@@ -42,8 +42,16 @@ class TorchRunner(BaseRunner):
             torch.set_num_threads(self._threads)
         # Always a copy: a module may work in place, or answer with its own input.
         arguments = [torch.from_numpy(np.array(feeds[tensor.name], order="C")) for tensor in self.inputs]
-        with torch.inference_mode():
-            answer = self._module(*(argument.to(self._device) for argument in arguments))
+        try:
+            with torch.inference_mode():
+                answer = self._module(*(argument.to(self._device) for argument in arguments))
+        except torch.OutOfMemoryError:
+            raise
+        except (IndexError, RuntimeError) as error:
+            reason = str(error).strip().splitlines()[-1][:300]
+            if "CUDA error" in str(error):
+                raise InstanceDead(reason) from None
+            raise RejectedInput(f"the model rejects these inputs: {reason}") from None
         return name_outputs(answer, [tensor.name for tensor in self.outputs])
 
     def close(self) -> None:

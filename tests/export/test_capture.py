@@ -80,9 +80,8 @@ def test_the_graph_computes_what_the_module_does_by_onnxs_own_evaluator(
     assert np.allclose(found, expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "batch", [Dim(opt=1, max=1), Dim(opt=1, max=2), Dim(min=8, opt=8, max=8), Dim(min=4, opt=8, max=16)]
-)
+# A single size, as of one row or of eight, is exported whole by test_pipeline.
+@pytest.mark.parametrize("batch", [Dim(opt=1, max=2), Dim(min=4, opt=8, max=16)])
 def test_any_range_of_batches_can_be_captured(batch: Dim) -> None:
     graph = capture.onnx_graph(nn.Linear(3, 2).eval(), DENSE.with_batch(batch))
     assert [value.name for value in graph.graph.output] == ["y"]

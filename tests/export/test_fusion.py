@@ -38,9 +38,9 @@ def assert_same(module: nn.Module, *shape: int, pairs: int) -> nn.Module:
     fused: nn.Module = nn.Identity()
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         typed = copy.deepcopy(module).to(dtype)
-        fused, found, reason = fusion.fuse(typed)
-        assert (found, reason) == (pairs, None)
         x = torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+        fused, found, reason = fusion.fuse(typed, (x,))
+        assert (found, reason) == (pairs, None)
         with torch.inference_mode():
             expected, got = typed(x), fused(x)
         assert got.shape == expected.shape
@@ -122,6 +122,10 @@ UNFUSABLE = {
     "something comes between": lambda m, x: m.norm(m.conv(x).relu()),
     "the norm comes first": lambda m, x: m.conv(m.norm(x)),
     "the weight is read elsewhere": lambda m, x: m.norm(m.conv(x)) + functional.conv2d(x, m.conv.weight, padding=1),
+    "the weight is read by its other name": lambda m, x: m.norm(m.conv(x)) + m.alias.weight.mean(),
+    "the bias is read elsewhere": lambda m, x: m.norm(m.other(x)) + m.other.bias.sum(),
+    "the norm's weight is read elsewhere": lambda m, x: m.norm(m.other(x)) + m.norm.weight.sum(),
+    "the norm's mean is read elsewhere": lambda m, x: m.norm(m.other(x)) + m.norm.running_mean.sum(),
 }
 
 
@@ -153,8 +157,34 @@ def test_a_norm_over_another_axis_than_the_linear_layers_features_is_left(featur
     module = nn.Sequential(nn.Linear(5, features), nn.BatchNorm1d(channels))
     typed = randomised(module).double()
     x = torch.randn(4, channels, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    fused, _, _ = fusion.fuse(typed)
-    assert torch.allclose(fused(x), typed(x), rtol=0, atol=1e-10)
+    for examples in (None, (x,)):
+        fused, pairs, reason = fusion.fuse(typed, examples)
+        assert (pairs, reason) == (0, None)
+        assert torch.allclose(fused(x), typed(x), rtol=0, atol=1e-10)
+
+
+def test_a_linear_layer_is_left_where_no_examples_tell_its_rank() -> None:
+    module = randomised(nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7)))
+    assert fusion.fuse(module)[1:] == (0, None)
+
+
+def test_a_convolution_needs_no_examples() -> None:
+    module = randomised(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    fused, pairs, reason = fusion.fuse(module)
+    assert (pairs, reason) == (1, None)
+    x = torch.randn(2, 3, 7, 7, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        assert torch.allclose(fused(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+def test_examples_that_the_module_refuses_are_told_as_the_reason() -> None:
+    module = randomised(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    fused, pairs, reason = fusion.fuse(module, (torch.randn(2, 5, 7, 7),))
+    assert pairs == 0
+    assert reason is not None
+    assert "\n" not in reason
+    x = torch.randn(2, 3, 7, 7)
+    assert torch.equal(fused(x), module(x))
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -165,8 +195,23 @@ def test_a_layer_whose_weight_is_computed_gives_the_same_answer(old: bool) -> No
     x = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = module(x)
-        fused, _, _ = fusion.fuse(module)
+        fused, pairs, _ = fusion.fuse(module)
+        assert pairs == 0
         assert torch.allclose(fused(x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["convolution", "norm"])
+@pytest.mark.parametrize("pre", [True, False])
+def test_a_pair_with_a_hook_gives_the_same_answer(part: int, pre: bool) -> None:
+    module = randomised(nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)))
+    if pre:
+        module[part].register_forward_pre_hook(lambda part, inputs: (inputs[0] * 2,))  # type: ignore[index]
+    else:
+        module[part].register_forward_hook(lambda part, inputs, answer: answer * 2)  # type: ignore[index]
+    x = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        fused, _, _ = fusion.fuse(module)
+        assert torch.allclose(fused(x), module(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_module_that_cannot_be_traced_is_left_with_the_reason() -> None:

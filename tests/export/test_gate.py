@@ -33,7 +33,8 @@ def source() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
 
 
-ROWS = Rows({"x": np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)}, None)
+BATCH = SIGNATURE.dims["batch"]
+ROWS = Rows({"x": np.random.default_rng(0).standard_normal((48, 6)).astype(np.float32)}, None)
 REFERENCE = TorchRunner(source(), SIGNATURE).run(ROWS.inputs)
 
 
@@ -51,8 +52,10 @@ class Changed(BaseRunner):
         return self.change(answer) if len(self.batches) > self.after else answer
 
 
-def verify(runner: Any, limits: Limits = FP32, max_batch: int = 16) -> Any:
-    return gate.verify(runner, ROWS, REFERENCE, limits, max_batch)
+def verify(runner: Any, limits: Limits = FP32, batch: Dim = BATCH) -> Any:
+    whole = len(ROWS) - len(ROWS) % batch.max
+    reference = {name: array[:whole] for name, array in REFERENCE.items()}
+    return gate.verify(runner, ROWS.take(whole), reference, limits, batch)
 
 
 def stopped(runner: Any, limits: Limits = FP32) -> str:
@@ -70,20 +73,39 @@ def test_the_source_itself_passes_with_its_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_batch", "sizes"),
-    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (5, (1, 2, 3, 5)), (7, (1, 2, 7)), (16, (1, 2, 7, 16))],
+    ("most", "sizes"),
+    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (5, (1, 2, 3, 5)), (6, (1, 2, 3, 6)), (7, (1, 2, 7)), (16, (1, 2, 7, 16))],
 )
-def test_batches_of_one_two_an_odd_number_and_the_most_are_run(max_batch: int, sizes: tuple[int, ...]) -> None:
+def test_batches_of_one_two_an_odd_number_and_the_most_are_run(most: int, sizes: tuple[int, ...]) -> None:
     runner = Changed()
-    assert verify(runner, max_batch=max_batch)[0] == sizes
-    assert set(sizes) <= set(runner.batches)
-    assert max(runner.batches) == max_batch
+    assert verify(runner, batch=Dim(opt=1, max=most))[0] == sizes
+    assert set(sizes) == set(runner.batches)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "sizes"),
+    [(8, 8, (8,)), (8, 9, (8, 9)), (4, 16, (4, 5, 7, 16)), (7, 16, (7, 8, 16)), (2, 3, (2, 3))],
+)
+def test_no_batch_is_run_that_the_range_excludes(least: int, most: int, sizes: tuple[int, ...]) -> None:
+    runner = Changed()
+    assert verify(runner, batch=Dim(min=least, opt=least, max=most))[0] == sizes
+    assert set(runner.batches) == set(sizes)
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("more", [3, 4, 5, 6])
+def test_an_odd_batch_larger_than_one_is_always_among_them(least: int, more: int) -> None:
+    batch = Dim(min=least, opt=least, max=least + more)
+    sizes, _ = verify(Changed(), batch=batch)
+    assert {batch.min, batch.min + 1, batch.max} <= set(sizes)
+    assert any(size % 2 and 1 < size < batch.max for size in sizes)
+    assert all(batch.min <= size <= batch.max for size in sizes)
 
 
 def test_every_row_is_run_at_the_largest_batch() -> None:
     runner = Changed()
     verify(runner)
-    assert runner.batches[-3:] == [16, 16, 8]
+    assert runner.batches[-3:] == [16, 16, 16]
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e-1, 10.0])
@@ -197,14 +219,14 @@ def near_ties(rows: int, flipped: int) -> tuple[BaseRunner, Rows, dict[str, Any]
 def test_agreement_is_judged_over_all_rows_not_batch_by_batch() -> None:
     limits = Limits(max_error=1e-3, min_agreement=0.99)
     runner, rows, reference = near_ties(200, flipped=2)
-    _, (found,) = gate.verify(runner, rows, reference, limits, 8)
+    _, (found,) = gate.verify(runner, rows, reference, limits, Dim(opt=4, max=8))
     assert found.agreement == 0.99
 
 
 def test_one_flip_too_many_over_all_rows_is_stopped() -> None:
     runner, rows, reference = near_ties(200, flipped=3)
     with pytest.raises(GateError) as caught:
-        gate.verify(runner, rows, reference, Limits(max_error=1e-3, min_agreement=0.99), 8)
+        gate.verify(runner, rows, reference, Limits(max_error=1e-3, min_agreement=0.99), Dim(opt=4, max=8))
     for part in ("'logits'", "top-1 agreement 98.50%", "limit of 99.00%", "--min-agreement"):
         assert part in str(caught.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 from penstock import artifact
-from penstock.artifact import Artifact, Receipt, Source, Verification
+from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.parity import Distance, Limits
+from penstock.receipt import Receipt, Source, Verification
 from penstock.signature import Dim, Signature, Tensor
 
 SIGNATURE = Signature(
@@ -161,6 +163,59 @@ def test_a_draft_is_hidden_from_those_who_look_for_models(tmp_path: Path) -> Non
         assert artifact.find([tmp_path]) == [tmp_path / "small"]
 
 
+def test_a_draft_is_a_version_folder_in_a_model_folder_of_its_own(tmp_path: Path) -> None:
+    with artifact.draft(tmp_path) as folder:
+        assert folder.name == "1"
+        assert folder.parent.name.startswith(".draft-")
+        assert folder.parent.parent == tmp_path
+        assert tree(folder.parent) == {"1": None}
+    assert tree(tmp_path) == {}
+
+
+def test_others_may_read_what_is_published(tmp_path: Path) -> None:
+    for made in (publish(tmp_path), publish(tmp_path)):
+        for folder in (made.folder.parent, made.folder):
+            assert folder.stat().st_mode & 0o055 == 0o055
+        assert all(path.stat().st_mode & 0o044 == 0o044 for path in made.folder.iterdir())
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_number_that_another_export_took_in_between_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    for _ in range(held):
+        publish(tmp_path, content=b"before")
+    real, raced = artifact._next_version, []
+
+    def taken(home: Path, signature: Signature) -> int:
+        version = real(home, signature)
+        if not raced:
+            raced.append(version)
+            publish(tmp_path, content=b"rival")
+        return version
+
+    monkeypatch.setattr(artifact, "_next_version", taken)
+    mine = publish(tmp_path, content=b"mine")
+    assert raced == [held + 1]
+    assert mine.receipt.version == held + 2
+    assert mine == artifact.read(tmp_path / "small")
+    assert mine.model_path.read_bytes() == b"mine"
+    assert artifact.read(tmp_path / "small" / str(held + 1)).model_path.read_bytes() == b"rival"
+    assert {path.name for path in tmp_path.iterdir()} == {"small"}
+
+
+def test_exports_at_the_same_time_each_get_a_version_of_their_own(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda number: publish(tmp_path, content=b"%d" % number), range(12)))
+    assert sorted(item.receipt.version for item in made) == list(range(1, 13))
+    for number, item in enumerate(made):
+        found = artifact.read(item.folder)
+        found.check_digests()
+        assert found == item
+        assert found.model_path.read_bytes() == b"%d" % number
+    assert {path.name for path in tmp_path.iterdir()} == {"small"}
+
+
 def test_an_output_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("mine")
     with pytest.raises(PenstockError, match=rf"--output {tmp_path / 'models'}: cannot be written"):
@@ -213,14 +268,14 @@ def test_a_changed_file_is_refused_by_name_before_the_runtime_sees_it(
     assert "export the model again" in str(caught.value)
 
 
-def test_a_model_file_that_the_receipt_does_not_vouch_for_is_refused(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["model.onnx", "golden.npz"])
+def test_a_file_that_the_receipt_does_not_vouch_for_is_refused(repository: Path, tmp_path: Path, name: str) -> None:
     held = copied(repository, tmp_path)
     content = json.loads((held.folder / "penstock.json").read_text())
-    del content["files"]["model.onnx"]
+    del content["files"][name]
     (held.folder / "penstock.json").write_text(json.dumps(content))
-    flip(held.model_path)
-    with pytest.raises(PenstockError, match=r"model\.onnx"):
-        artifact.read(held.folder).check_digests()
+    with pytest.raises(PenstockError, match=rf"penstock\.json: damaged receipt: '{name}' has no digest"):
+        artifact.read(held.folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schema": 1}', "\x00"])
@@ -240,7 +295,7 @@ def test_a_receipt_of_another_schema_is_refused_with_both_numbers(tmp_path: Path
         artifact.read(published.folder)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..", "", "."])
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "..", "", ".", ".hidden", "a\\b", "a\n", "a b"])
 @pytest.mark.parametrize("field", ["model_file", "files"])
 def test_a_receipt_that_names_a_file_elsewhere_is_refused(tmp_path: Path, field: str, name: str) -> None:
     published = publish(tmp_path)

@@ -223,6 +223,28 @@ def test_damaged_samples_are_refused_by_name(tmp_path: Path, key: str, value: An
     refusal(saved(tmp_path / "b.pth", content | {key: value}), Override())
 
 
+@pytest.mark.parametrize("key", ["golden", "calibration"])
+@pytest.mark.parametrize("image", [torch.zeros(5, 1, 8, 9), torch.zeros(5, 1, 8, 8).double()], ids=["shape", "dtype"])
+def test_samples_that_do_not_fit_the_signature_are_refused_by_name(
+    tmp_path: Path, key: str, image: torch.Tensor
+) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    content = torch.load(tmp_path / "a.pth", weights_only=True)
+    value = {"inputs": {"image": image}, "labels": None}
+    message = refusal(saved(tmp_path / "b.pth", content | {key: value}), Override())
+    assert f"its {key} samples are damaged" in message
+    assert "input 'image' has" in message
+
+
+@pytest.mark.parametrize("model", [None, NET.target])
+def test_inputs_for_a_checkpoint_that_names_its_own_are_refused_with_both(tmp_path: Path, model: str | None) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    override = Override(model=model, inputs=("pixels:float32[batch,1,8,8]",))
+    message = refusal(tmp_path / "a.pth", override)
+    for part in ("--input 'pixels:float32[batch,1,8,8]'", "image:float32[batch,1,8,8]", "leave --input out"):
+        assert part in message
+
+
 def test_a_checkpoint_that_names_no_architecture_asks_for_one(tmp_path: Path) -> None:
     message = refusal(saved(tmp_path / "a.pth", linear()), Override())
     assert "names no architecture" in message

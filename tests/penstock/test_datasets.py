@@ -151,6 +151,13 @@ def test_shares_that_leave_a_part_empty_are_refused_by_name(shares: dict[str, fl
     assert any(name in str(caught.value) for name in shares)
 
 
+def test_the_largest_shares_that_leave_something_to_train_on_are_taken() -> None:
+    parts = datasets.load(DatasetSpec(name="digits", val=0.2, test=0.7))
+    assert all(len(part.labels) > 0 for part in parts.values())
+    with pytest.raises(ValueError, match="val \\+ test is 1; it must be under 1"):
+        DatasetSpec(name="digits", val=0.3, test=0.7)
+
+
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="digits"):
         DatasetSpec.model_validate({"name": "mnist"})

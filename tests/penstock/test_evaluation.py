@@ -60,9 +60,37 @@ def test_the_score_counts_rows_whose_largest_is_their_label() -> None:
     assert evaluation.score(logits, rows).accuracy == 0.75
 
 
+@given(rows=st.integers(1, 20), batch=st.integers(4, 9), least=st.integers(1, 4))
+def test_a_last_part_under_the_least_is_filled_and_what_fills_it_is_dropped(rows: int, batch: int, least: int) -> None:
+    inputs = np.random.default_rng(rows).random((rows, 3), np.float32)
+    runner = Shares()
+    found = evaluation.outputs(runner, Rows({"x": inputs}, None), batch, least)
+    assert np.array_equal(found["scores"], inputs)
+    assert found["extra"].shape == (rows,)
+    assert all(least <= size <= batch for size in runner.batches)
+    assert sum(runner.batches) == rows + max(0, least - (rows % batch or batch))
+
+
 def test_evaluate_takes_the_first_output() -> None:
     inputs = np.eye(3, dtype=np.float32)
-    assert evaluation.evaluate(Shares(), Rows({"x": inputs}, np.array([0, 1, 1])), batch=2) == Score(2, 3)
+    rows = Rows({"x": inputs}, np.array([0, 1, 1]))
+    assert evaluation.evaluate(Shares(), rows, SIGNATURE) == Score(2, 3)
+
+
+def test_evaluate_runs_no_batch_outside_the_signatures_range() -> None:
+    signature = SIGNATURE.with_batch(Dim(min=3, opt=4, max=4))
+    runner, labels = Shares(), np.array([0, 1, 2, 0, 2])
+    rows = Rows({"x": np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]}, labels)
+    assert evaluation.evaluate(runner, rows, signature) == Score(4, 5)
+    assert runner.batches == [4, 3]
+
+
+def test_a_model_that_cannot_batch_is_evaluated_row_by_row() -> None:
+    fixed = Signature(inputs=(Tensor(name="x", shape=(1, 3)),), outputs=(Tensor(name="scores", shape=(1, 3)),), dims={})
+    runner = Shares()
+    rows = Rows({"x": np.eye(3, dtype=np.float32)}, np.array([0, 1, 1]))
+    assert evaluation.evaluate(runner, rows, fixed) == Score(2, 3)
+    assert runner.batches == [1, 1, 1]
 
 
 def test_rows_without_labels_have_no_score() -> None:

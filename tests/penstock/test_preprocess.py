@@ -128,10 +128,12 @@ def test_a_picture_with_a_palette_gives_its_colours() -> None:
 
 
 def test_sixteen_bit_grey_is_scaled_not_cut_off() -> None:
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((8, 8), 0x8000, np.uint16)).save(buffer, "PNG")
-    found = GREY.apply(decode_image(buffer.getvalue()))
-    assert np.array_equal(found, GREY.normalize(np.full((1, 8, 8), 0x80, np.uint8)))
+    high, low = np.random.default_rng(0).integers(0, 256, (2, 8, 8), np.uint16)
+    for deep, expected in ((np.full((8, 8), 0x8000, np.uint16), np.full((8, 8), 0x80)), (high << 8 | low, high)):
+        buffer = io.BytesIO()
+        Image.fromarray(deep).save(buffer, "PNG")
+        found = GREY.apply(decode_image(buffer.getvalue()))
+        assert np.array_equal(found, GREY.normalize(expected.astype(np.uint8)[None]))
 
 
 def test_an_animation_gives_its_first_frame() -> None:

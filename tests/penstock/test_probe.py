@@ -101,7 +101,9 @@ def test_outputs_are_found_with_their_names_dtypes_and_moving_axes(function: Any
     ],
 )
 def test_an_answer_that_is_no_tensors_is_refused_with_its_type(function: Any, kind: str) -> None:
-    with pytest.raises(PenstockError, match=f"answers a {kind}; it must be a tensor, or a tuple or dict of at least one"):
+    with pytest.raises(
+        PenstockError, match=f"answers a {kind}; it must be a tensor, or a tuple or dict of at least one"
+    ):
         probe.complete(Answer(function), TEXT)
 
 

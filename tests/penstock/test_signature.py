@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor
+from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor, first_message
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.\-/:]{0,12}", fullmatch=True)
 DIMS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -219,6 +220,30 @@ def test_an_unknown_field_of_a_stored_signature_is_refused() -> None:
     content = IMAGES.model_dump(mode="json") | {"outputz": []}
     with pytest.raises(ValidationError, match="outputz"):
         Signature.model_validate(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"opt": "many", "max": 4}, "opt: 'many': Input should be a valid integer"),
+        ({"opt": 2, "max": 4, "least": 1}, "least: 1: Extra inputs are not permitted"),
+        ({"opt": 2}, "max: Field required"),
+        ({"opt": 5, "max": 4}, "a range must have 1 <= min <= opt <= max, not 1,5,4"),
+    ],
+)
+def test_a_complaint_names_the_field_and_the_value_once(content: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Dim.model_validate(content)
+    message = first_message(caught.value)
+    assert message.startswith(said)
+    assert "\n" not in message
+
+
+def test_a_complaint_of_a_long_value_shows_its_beginning() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Dim.model_validate({"opt": "x" * 10_000, "max": 4})
+    assert first_message(caught.value).startswith("opt: 'xxxx")
+    assert len(first_message(caught.value)) < 200
 
 
 def test_python_keywords_are_fine_as_names() -> None:

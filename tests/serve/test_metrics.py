@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, batch_function
+from penstock.serve.model import Limits, Model, RunnerBatches
 from penstock.signature import Signature
 
 
@@ -63,7 +63,7 @@ def test_every_metric_carries_the_product_s_prefix() -> None:
 
 def test_a_model_feeds_the_figures_as_it_answers(pair_signature: Signature) -> None:
     metrics = Metrics()
-    model = Model("m", 3, pair_signature, None, lambda: batch_function(FakeRunner(pair_signature)), Limits(), metrics)
+    model = Model("m", 3, pair_signature, None, lambda: RunnerBatches(FakeRunner(pair_signature)), Limits(), metrics)
     inputs = {"ids": np.ones((5, 2), np.int64), "weight": np.ones(5, np.float32)}
     asyncio.run(model.infer(inputs))
     found = samples(metrics)

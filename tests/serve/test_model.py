@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from penstock import artifact, runtimes
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
-from penstock.runtimes import InstanceDead
+from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.runtimes.fake import FakeRunner
+from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, batch_function, load
+from penstock.serve.model import Limits, Model, RunnerBatches, load
 from penstock.serve.scheduler import Expired, QueueFull
 from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
 
@@ -41,7 +42,7 @@ class Recording(FakeRunner):
 
 
 def model_of(runner: FakeRunner, signature: Signature, **limits: Any) -> Model:
-    return Model("m", 1, signature, None, lambda: batch_function(runner), Limits(**limits), Metrics())
+    return Model("m", 1, signature, None, lambda: RunnerBatches(runner), Limits(**limits), Metrics())
 
 
 def pair_inputs(rows: int, first: int = 0, tokens: int = 2) -> dict[str, Any]:
@@ -166,8 +167,9 @@ def test_the_order_of_a_request_s_inputs_does_not_matter(pair_signature: Signatu
 def test_a_request_of_more_rows_than_the_queue_holds_is_refused(pair_signature: Signature) -> None:
     runner = Recording(pair_signature)
     model = model_of(runner, pair_signature, max_queue_rows=16)
-    with pytest.raises(QueueFull, match="17 rows and the queue holds 16"):
+    with pytest.raises(RequestError, match="17 rows and the queue holds 16") as caught:
         asyncio.run(model.infer(pair_inputs(17)))
+    assert caught.value.status == 400  # not a 503, which would invite the same request again
     assert runner.rows == []
     assert len(asyncio.run(model.infer(pair_inputs(16)))["total"]) == 16
 
@@ -222,7 +224,7 @@ def test_a_model_is_not_ready_while_its_instance_is_dead(pair_signature: Signatu
         if made:
             assert restart.wait(10)
         made.append(1)
-        return batch_function(Dying(pair_signature))
+        return RunnerBatches(Dying(pair_signature))
 
     model = Model("m", 1, pair_signature, None, make, Limits(), Metrics())
 
@@ -360,3 +362,33 @@ def test_an_engine_that_cannot_run_here_is_refused_with_what_to_rebuild(reposito
         pytest.skip("this machine can run the engine")
     with pytest.raises(PenstockError, match=r"to rebuild it .* penstock export --format trt --precision fp16"):
         load(repository / "digits-trt-fp16", Limits(), Metrics())
+
+
+def test_inputs_that_the_model_itself_rejects_are_the_caller_s_fault(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnx.numpy_helper")
+    table = onnx.numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(6, 2), "table")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        "lookup",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch"])],
+        [onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, ["batch", 2])],
+        [table],
+    )
+    opset = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), str(tmp_path / "lookup.onnx"))
+    model = load(tmp_path / "lookup.onnx", Limits(), Metrics())
+    with pytest.raises(RejectedInput, match=r"rejects these inputs: .*out of data bounds"):
+        asyncio.run(model.infer({"ids": np.array([2, 60], np.int64)}))
+    np.testing.assert_array_equal(asyncio.run(model.infer({"ids": np.array([2], np.int64)}))["rows"], [[4, 5]])
+
+
+def test_closing_a_model_closes_its_runner(pair_signature: Signature) -> None:
+    closed = threading.Event()
+
+    class Closing(FakeRunner):
+        def close(self) -> None:
+            closed.set()
+
+    asyncio.run(model_of(Closing(pair_signature), pair_signature).scheduler.close())
+    assert closed.wait(5)

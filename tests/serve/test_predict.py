@@ -17,7 +17,7 @@ from penstock.runtimes.fake import FakeRunner
 from penstock.serve import predict
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, batch_function, load
+from penstock.serve.model import Limits, Model, RunnerBatches, load
 from penstock.signature import Signature, SignatureMismatch, Tensor
 
 MAX_PIXELS = 1_000_000
@@ -32,7 +32,7 @@ def digits(repository: Path) -> Model:
 def pair(pair_signature: Signature) -> Model:
     """A model of two inputs, without a receipt."""
     return Model(
-        "pair", 1, pair_signature, None, lambda: batch_function(FakeRunner(pair_signature)), Limits(), Metrics()
+        "pair", 1, pair_signature, None, lambda: RunnerBatches(FakeRunner(pair_signature)), Limits(), Metrics()
     )
 
 
@@ -153,7 +153,7 @@ def test_the_answer_of_another_model_is_its_outputs(pair: Model) -> None:
 
 def test_a_bare_vector_signature_is_named_in_the_example() -> None:
     signature = Signature(inputs=(Tensor(name="x", shape=(4,)),), outputs=(Tensor(name="y", shape=(4,)),))
-    model = Model("flat", 1, signature, None, lambda: batch_function(FakeRunner(signature)), Limits(), Metrics())
+    model = Model("flat", 1, signature, None, lambda: RunnerBatches(FakeRunner(signature)), Limits(), Metrics())
     with pytest.raises(RequestError, match=r'\{"inputs": \{"x": …\}\}, shape \[4\]'):
         predict.json_inputs(model, b"{}")
 

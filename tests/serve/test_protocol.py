@@ -17,7 +17,7 @@ from penstock.runtimes.fake import FakeRunner
 from penstock.serve import protocol
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, batch_function
+from penstock.serve.model import Limits, Model, RunnerBatches
 from penstock.serve.protocol import InferRequest
 from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor
 
@@ -36,7 +36,7 @@ SIGNATURE = Signature(
 
 def fake_model() -> Model:
     return Model(
-        "fake", 1, SIGNATURE, None, lambda: batch_function(FakeRunner(SIGNATURE)), Limits(timeout_s=10), Metrics()
+        "fake", 1, SIGNATURE, None, lambda: RunnerBatches(FakeRunner(SIGNATURE)), Limits(timeout_s=10), Metrics()
     )
 
 
@@ -606,3 +606,16 @@ def test_a_valid_request_with_its_bytes_changed_is_answered_or_refused(data: st.
     for _ in range(data.draw(st.integers(1, 4))):
         changed_body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     survives(bytes(changed_body[: data.draw(st.just(len(body)) | st.integers(0, len(body)))]), length)
+
+
+def test_an_input_with_both_data_and_binary_data_is_refused() -> None:
+    content = valid()
+    content["inputs"][0]["parameters"] = {"binary_data_size": 0}
+    assert "'image' has both data and binary_data_size" in refusal(content)
+
+
+def test_numbers_that_are_none_are_sent_as_the_clients_read_them() -> None:
+    request = InferRequest({}, {"total": False}, None, None, 0)
+    body, _ = protocol.encode("m", 1, request, {"total": np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)})
+    assert b'"data":[NaN,Infinity,-Infinity,1.5]' in body
+    assert json.loads(body)["outputs"][0]["data"][1:] == [np.inf, -np.inf, 1.5]

@@ -219,3 +219,12 @@ def test_closing_a_repository_drains_its_models(tmp_path: Path, fake_artifact: C
 def test_copies_of_a_repository_serve_wherever_they_lie(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository / "digits-onnx-int8", tmp_path / "deep" / "er" / "digits-onnx-int8")
     assert list(opened(tmp_path / "deep" / "er").models) == ["digits-onnx-int8"]
+
+
+def test_a_folder_that_is_no_model_is_passed_over(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "digits-onnx-fp32", tmp_path / "digits-onnx-fp32")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "today.txt").write_text("nothing to serve")
+    found = open_repository([tmp_path], Limits(), Metrics())
+    assert list(found.models) == ["digits-onnx-fp32"]
+    assert found.problems == []

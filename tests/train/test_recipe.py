@@ -35,6 +35,7 @@ def test_a_recipe_of_the_users_is_read_by_path(tmp_path: Path) -> None:
 def test_a_field_that_is_given_replaces_the_recipes_own() -> None:
     found = recipe.load("digits", epochs=3, seed=7, batch_size=None)
     assert (found.epochs, found.seed, found.batch_size) == (3, 7, recipe.load("digits").batch_size)
+    assert recipe.load("digits", name="mine").name == "mine"
 
 
 def test_an_unknown_recipe_is_refused_with_the_shipped_ones() -> None:
@@ -101,4 +102,5 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 def test_a_recipe_that_leaves_the_number_of_classes_to_the_network_is_described(tmp_path: Path) -> None:
     path = written(tmp_path, ", classes = 10", "")
     card = loop.describe(recipe.load(str(path)))
-    assert card.signature.outputs[0].shape == ("batch", 10)
+    assert [str(tensor) for tensor in card.signature.outputs] == ["logits:float32[batch,10]"]
+    assert card.labels == tuple("0123456789")

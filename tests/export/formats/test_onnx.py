@@ -36,6 +36,14 @@ def test_int8_weights_are_symmetric_and_scaled_for_each_channel(repository: Path
         assert abs(weight.astype(int)).max() == 127
 
 
+def test_int8_activations_are_of_eight_bits_without_a_sign(repository: Path) -> None:
+    graph = onnx.load(str(repository / "digits-onnx-int8" / "1" / "model.onnx")).graph
+    arrays = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    zeros = [arrays[node.input[2]].dtype.name for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert len(zeros) > 9
+    assert set(zeros) == {"uint8"}
+
+
 def test_a_smaller_precision_makes_a_smaller_file(repository: Path) -> None:
     sizes = [(repository / f"digits-onnx-{p}" / "1" / "model.onnx").stat().st_size for p in ("fp32", "fp16", "int8")]
     assert sizes[0] > 1.8 * sizes[1] > 1.8 * sizes[2]

@@ -119,6 +119,14 @@ def test_closing_twice_does_nothing(runtime: str, held: artifact.Artifact) -> No
     runner.close()
 
 
+@pytest.mark.parametrize("runtime", REAL, indirect=True)
+def test_a_closed_runner_says_so(runtime: str, held: artifact.Artifact) -> None:
+    runner = load(runtime, held)
+    runner.close()
+    with pytest.raises(RuntimeError, match="the runner is closed"):
+        runner.run(images(1))
+
+
 def test_a_with_block_gives_the_runner_and_lets_errors_out(runtime: str, held: artifact.Artifact) -> None:
     runner = load(runtime, held)
     with runner as entered:
