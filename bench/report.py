@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bench.measure import Cell, Result, Row
-from penstock.errors import PenstockError
+from penstock.errors import writing
 
 _WIDE = 132
 
@@ -129,11 +129,12 @@ def write_json(result: Result, path: Path) -> None:
     Raises:
         PenstockError: the file cannot be written.
     """
-    try:
+    with writing("--json", path, "the figures are not kept"):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w") as file:
-            json.dump(as_dict(result), file, indent=1)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise PenstockError(f"--json {path}: cannot be written: {error.strerror}") from None
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(as_dict(result), file, indent=1)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import torch
 from torch import nn
-from torch.fx import Node, symbolic_trace
+from torch.fx import GraphModule, Node, Tracer
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvTransposeNd
@@ -36,10 +36,11 @@ def fuse(module: nn.Module, examples: tuple[torch.Tensor, ...] | None = None) ->
     fused = module
     try:
         fused = copy.deepcopy(module)
-        traced = symbolic_trace(fused)
+        tracer = Tracer()
+        tracer.proxy_buffer_attributes = True  # else a buffer that is read beside its norm goes unseen
+        graph = tracer.trace(fused)
         if examples is not None:
-            ShapeProp(traced).propagate(*examples)
-        graph = traced.graph
+            ShapeProp(GraphModule(fused, graph)).propagate(*examples)
     except Exception as error:  # tracing runs the module's own code, which may raise anything on a proxy
         return (
             fused,
@@ -75,8 +76,8 @@ def _pair(node: Node, modules: dict[str, nn.Module], calls: Counter[int]) -> tup
         return None
     if norm.running_mean is None or norm.training or calls[id(layer)] != 1 or calls[id(norm)] != 1:
         return None
-    if "weight" not in layer._parameters or layer._forward_pre_hooks or layer._forward_hooks:
-        return None  # its weight is made anew at each call, as weight_norm does
+    if "weight" not in layer._parameters or any(m._forward_pre_hooks or m._forward_hooks for m in (layer, norm)):
+        return None  # a hook makes the weight anew at each call, as weight_norm does, or reads what passes
     # A linear layer over [n, length, features] is normalised along another axis than its features.
     if isinstance(layer, nn.Linear) and len(getattr(before.meta.get("tensor_meta"), "shape", ())) != 2:
         return None

@@ -40,7 +40,7 @@ def verify(
     Raises:
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
-    odd = 7 if batch.min <= 7 <= batch.max else batch.min + 2 - batch.min % 2
+    odd = 7 if batch.min <= 7 <= batch.max else batch.min + 3 - batch.min % 2
     sizes = tuple(sorted({size for size in (batch.min, batch.min + 1, odd, batch.max) if size <= batch.max}))
     seen: list[Distance] = []
     for size in sizes[:-1]:

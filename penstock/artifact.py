@@ -27,16 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import runtimes, tritonconfig
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, writing
 from penstock.receipt import SCHEMA, FileDigest, Receipt
 from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
-_UNWRITABLE = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
-    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG),
-)
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -195,20 +191,15 @@ def draft(output: Path) -> Iterator[Path]:
     Raises:
         PenstockError: `output` cannot be written to, or the disk is full.
     """
-    temporary: Path | None = None
-    try:
+    with writing("--output", output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=output, prefix=".draft-"))
-        temporary.chmod(0o755)
-        folder = temporary / "1"
-        folder.mkdir()
-        yield folder
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise
-        raise PenstockError(f"--output {output}: cannot be written: {error.strerror}; nothing was published") from None
-    finally:
-        if temporary is not None:
+        try:
+            temporary.chmod(0o755)
+            folder = temporary / "1"
+            folder.mkdir()
+            yield folder
+        finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 

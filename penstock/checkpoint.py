@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import itertools
 import os
 import pickle
@@ -87,11 +88,14 @@ def save(
         "calibration": _to_tensors(calibration),
         "golden": _to_tensors(golden),
     }
+    # In memory first: torch turns a full disk into an error of its own that does not say so.
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
+            file.write(buffer.getbuffer())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException:

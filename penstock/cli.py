@@ -243,9 +243,9 @@ def bench(
         data=data,
     )
     result = measure.measure(paths, plan, reference, progress=sys.stderr.isatty())
+    report.show(result)
     if json is not None:
         report.write_json(result, json)
-    report.show(result)
 
 
 @app.command()

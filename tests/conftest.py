@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+# OpenMP's threads spin while they wait: where another process holds a core, that made training ten times as slow.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 VARIANTS = (("onnx", ("fp32", "fp16", "int8")), ("torchscript", ("fp32",)), ("trt", ("fp16",)))
 
 

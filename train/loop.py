@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from penstock import architecture, checkpoint, datasets, evaluation, probe
 from penstock.checkpoint import Card
-from penstock.datasets import Rows
+from penstock.datasets import Part, Rows
+from penstock.errors import writing
 from penstock.evaluation import Score
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
@@ -124,7 +125,15 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
     net = architecture.build(recipe.model).train()
     keeper = _Keeper(folder, describe(recipe), parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
     logs = folder / "logs"
-    trainer = _trainer(recipe, logs, keeper, progress)
+    with writing("--output", folder, "checkpoints written before are whole"):
+        seconds = _fit(recipe, net, parts, _trainer(recipe, logs, keeper, progress))
+    best = checkpoint.load(folder / "best.pth")
+    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
+    return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
+
+
+def _fit(recipe: Recipe, net: nn.Module, parts: dict[Part, Rows], trainer: Any) -> float:
+    """Run the loop; the seconds it took."""
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(recipe.seed)
     with warnings.catch_warnings():
@@ -139,10 +148,7 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
         )
     if trainer.interrupted:
         raise KeyboardInterrupt
-    seconds = time.perf_counter() - started
-    best = checkpoint.load(folder / "best.pth")
-    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
-    return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
+    return time.perf_counter() - started
 
 
 def _trainer(recipe: Recipe, logs: Path, keeper: _Keeper, progress: bool) -> Any:

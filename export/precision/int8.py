@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +77,8 @@ def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any,
     )
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        if os.strerror(errno.ENOSPC) in lines[-1]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise PenstockError(f"ModelOpt cannot quantise the model: {lines[-1][:300]}")
     return onnx.load(str(paths[2])), _record(rows, TENSORRT_METHOD)
 

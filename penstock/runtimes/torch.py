@@ -48,7 +48,9 @@ class TorchRunner(BaseRunner):
         except torch.OutOfMemoryError:
             raise
         except (IndexError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[-1][:300]
+            if "can't allocate memory" in str(error):
+                raise
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
             if "CUDA error" in str(error):
                 raise InstanceDead(reason) from None
             raise RejectedInput(f"the model rejects these inputs: {reason}") from None

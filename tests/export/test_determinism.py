@@ -19,7 +19,7 @@ pipeline.export(request, lambda line: None)
 def test_the_same_checkpoint_gives_the_same_bytes_in_another_process(
     trained: Path, repository: Path, tmp_path: Path
 ) -> None:
-    environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", CODE, str(trained), str(tmp_path / "elsewhere")]
     ran = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

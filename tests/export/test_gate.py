@@ -98,7 +98,7 @@ def test_an_odd_batch_larger_than_one_is_always_among_them(least: int, more: int
     batch = Dim(min=least, opt=least, max=least + more)
     sizes, _ = verify(Changed(), batch=batch)
     assert {batch.min, batch.min + 1, batch.max} <= set(sizes)
-    assert any(size % 2 and 1 < size < batch.max for size in sizes)
+    assert any(size % 2 and size > 1 for size in sizes)
     assert all(batch.min <= size <= batch.max for size in sizes)
 
 

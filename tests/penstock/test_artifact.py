@@ -328,6 +328,14 @@ def test_models_are_found_in_repositories_models_versions_and_files(tmp_path: Pa
     assert artifact.find([models / "b", bare, models / "a" / "1"]) == [models / "b", bare, models / "a" / "1"]
 
 
+def test_folders_beside_the_models_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    publish(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").touch()
+    (tmp_path / "README.md").touch()
+    assert artifact.find([tmp_path]) == [tmp_path / "small"]
+
+
 def test_a_path_without_models_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=f"penstock export --output {tmp_path}"):
         artifact.find([tmp_path])

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from penstock.errors import PenstockError
 from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor, first_message
 
-NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.\-/:]{0,12}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-/:]{0,12}", fullmatch=True)
 DIMS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 TENSORS = st.builds(
     Tensor,
@@ -81,8 +81,9 @@ def test_text_of_another_form_is_refused_with_the_form(text: str) -> None:
         ("image[-1,3]", "size", "-1", "must be at least 1"),
         ("image[batch,,3]", "dimension name", "''", "letters, digits and _"),
         ("image[3x]", "dimension name", "'3x'", "letters, digits and _"),
-        ("2nd[3]", "tensor name", "'2nd'", "must start with a letter or _"),
-        ('a"b[3]', "tensor name", "'a\"b'", "must start with a letter or _"),
+        (".x[3]", "tensor name", "'.x'", "start with none of .-/:"),
+        ("über[3]", "tensor name", "'über'", "must hold letters, digits and _.-/:"),
+        ('a"b[3]', "tensor name", "'a\"b'", "must hold letters, digits and _.-/:"),
     ],
 )
 def test_a_bad_part_is_named_with_its_value_and_rule(text: str, field: str, value: str, rule: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,13 +178,22 @@ def test_a_model_cut_in_the_middle_is_refused_by_name(runtime: str, held: artifa
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    signature = Signature(inputs=(), outputs=())
-    for call in (
-        lambda: runtimes.load("openvino", tmp_path, signature),
-        lambda: runtimes.unavailable("openvino", {}),
-    ):
-        with pytest.raises(PenstockError, match=r"runtime 'openvino' is unknown; .*fake, onnxruntime"):
-            call()
+    with pytest.raises(PenstockError, match=r"runtime 'openvino' is unknown; .*fake, onnxruntime"):
+        runtimes.load("openvino", tmp_path, Signature(inputs=(), outputs=()))
+    assert "runtime 'openvino' is unknown; it must be one of fake, onnxruntime" in str(
+        runtimes.unavailable("openvino", {})
+    )
+
+
+def test_a_runtime_whose_package_is_missing_is_unavailable_with_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delitem(sys.modules, "penstock.runtimes.torch", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = "runtime torch needs torch, which is not installed: pip install torch"
+    assert runtimes.unavailable("torch", {}) == said
+    with pytest.raises(PenstockError, match=said):
+        runtimes.load("torch", tmp_path / "model.pt", Signature(inputs=(), outputs=()))
 
 
 def test_names_are_the_files_of_the_folder() -> None:

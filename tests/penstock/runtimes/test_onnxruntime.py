@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from penstock import artifact, runtimes
 from penstock.errors import PenstockError
-from penstock.runtimes import onnxruntime
+from penstock.runtimes import RejectedInput, onnxruntime
 from penstock.signature import Dim, Signature, Tensor
 
 
@@ -95,3 +95,22 @@ def test_the_number_of_threads_changes_no_answer(repository: Path) -> None:
         with held.load(threads=threads) as runner:
             answers.append(runner.run(inputs)["logits"])
     assert np.allclose(*answers, rtol=0, atol=1e-5)
+
+
+def test_inputs_that_do_not_suit_the_model_are_rejected_in_a_sentence(tmp_path: Path) -> None:
+    table = helper.make_tensor("table", TensorProto.FLOAT, [3, 1], [0.0, 1.0, 2.0])
+    values = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch"]),
+        helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["batch", 1]),
+    ]
+    node = helper.make_node("Gather", ["table", "ids"], ["rows"])
+    graph = helper.make_graph([node], "g", values[:1], values[1:], initializer=[table])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    with runtimes.load("onnxruntime", tmp_path / "m.onnx", onnxruntime.read_signature(tmp_path / "m.onnx")) as runner:
+        assert runner.run({"ids": np.array([2, 0])})["rows"].tolist() == [[2.0], [0.0]]
+        with pytest.raises(RejectedInput, match=r"the model rejects these inputs: .*(bounds|indices)") as caught:
+            runner.run({"ids": np.array([7])})
+        assert "\n" not in str(caught.value)
+        assert ".cc" not in str(caught.value)
+        assert runner.run({"ids": np.array([1])})["rows"].tolist() == [[1.0]]

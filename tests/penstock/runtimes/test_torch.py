@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from penstock.errors import PenstockError
+from penstock.runtimes import RejectedInput
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Dim, Signature, Tensor
 
@@ -84,3 +85,38 @@ def test_a_closed_runner_says_so() -> None:
     runner.close()
     with pytest.raises(RuntimeError, match="closed"):
         runner.run({"x": FEED})
+
+
+def raising(error: Exception) -> Any:
+    def fail(x: torch.Tensor) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (lambda x: x[:, [7]], "out of bounds"),
+        (lambda x: x @ x.new_zeros(3, 3), "shapes cannot be multiplied"),
+        (raising(RuntimeError("a frame\nand the reason")), "and the reason"),
+        (raising(RuntimeError("")), "rejects"),
+    ],
+    ids=["index", "shapes", "last-line", "no-words"],
+)
+def test_inputs_that_do_not_suit_the_model_are_rejected_in_a_sentence(module: Any, said: str) -> None:
+    with pytest.raises(RejectedInput, match="the model rejects these inputs") as caught:
+        TorchRunner(module, ONE).run({"x": FEED})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [raising(torch.OutOfMemoryError("no room")), lambda x: x + torch.empty(1 << 58)],
+    ids=["device", "host"],
+)
+def test_a_machine_without_room_is_no_fault_of_the_inputs(module: Any) -> None:
+    with pytest.raises(Exception, match=r"room|memory") as caught:
+        TorchRunner(module, ONE).run({"x": FEED})
+    assert not isinstance(caught.value, PenstockError)
