@@ -1,0 +1,126 @@
+"""Measuring: every variant at every batch, in whole interleaved rounds, with honest percentiles and ratios."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import evaluation
+from penstock.artifact import read
+from penstock.bench import measure as module
+from penstock.bench.measure import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell, Plan, measure
+from penstock.errors import PenstockError
+
+seconds = st.floats(1e-6, 10.0)
+
+
+@pytest.fixture(scope="session")
+def result(repository: Path) -> module.Result:
+    return measure([repository], Plan(batches=(1, 4), seconds=0.05))
+
+
+def test_every_variant_that_runs_here_is_measured_at_every_batch(result: module.Result) -> None:
+    measured = {row.name: sorted(row.cells) for row in result.rows if row.unavailable is None}
+    assert measured == {
+        name: [1, 4] for name in ("digits-onnx-fp16", "digits-onnx-fp32", "digits-onnx-int8", "digits-torchscript-fp32")
+    }
+    for row in result.rows:
+        for cell in row.cells.values():
+            assert len(cell.rounds) == ROUNDS
+            assert all(len(part) >= 3 and min(part) > 0 for part in cell.rounds)
+
+
+def test_an_engine_that_cannot_run_here_is_listed_with_its_reason(result: module.Result) -> None:
+    engine = next(row for row in result.rows if row.name == "digits-trt-fp16")
+    if engine.unavailable is None:
+        pytest.skip("this machine runs the engine")
+    assert "TensorRT" in engine.unavailable
+    assert engine.cells == {}
+
+
+def test_accuracy_is_the_runner_s_own_on_the_held_out_split(result: module.Result, repository: Path) -> None:
+    found = read(repository / "digits-onnx-int8")
+    rows = evaluation.held_out(found.receipt.dataset, found.receipt.preprocess)
+    with found.load() as runner:
+        logits = np.concatenate(
+            [runner.run({"image": rows.inputs["image"][i : i + 1]})["logits"] for i in range(len(rows))]
+        )
+    expected = int((logits.argmax(1) == rows.labels).sum())
+    score = next(row.score for row in result.rows if row.name == "digits-onnx-int8")
+    assert score is not None
+    assert (score.correct, score.samples) == (expected, len(rows))
+
+
+def test_the_first_fp32_row_is_the_reference_unless_another_is_named(result: module.Result, repository: Path) -> None:
+    assert result.reference == "digits-onnx-fp32"
+    named = measure([repository / "digits-onnx-int8"], Plan(batches=(1,), seconds=0.01), "digits-onnx-int8")
+    assert named.reference == "digits-onnx-int8"
+
+
+def test_an_unknown_reference_is_refused_with_the_choices(repository: Path) -> None:
+    with pytest.raises(PenstockError, match=r"--reference 'best': must be one of digits-onnx-int8"):
+        measure([repository / "digits-onnx-int8"], Plan(), "best")
+
+
+def test_a_bare_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "some.onnx").write_bytes(b"x")
+    with pytest.raises(PenstockError, match=r"some\.onnx: a file; bench measures artifacts"):
+        measure([tmp_path / "some.onnx"], Plan())
+
+
+def test_only_batches_that_the_signature_takes_are_measured(repository: Path) -> None:
+    both = measure([repository / "digits-onnx-fp32"], Plan(batches=(2, 100_000), seconds=0.01))
+    assert list(both.rows[0].cells) == [2]
+    with pytest.raises(PenstockError, match=r"--batch 100000: every size is over the artifacts' largest batch"):
+        measure([repository / "digits-onnx-fp32"], Plan(batches=(100_000,)))
+
+
+def test_artifacts_that_all_cannot_run_are_an_error_with_the_reasons(repository: Path) -> None:
+    if read(repository / "digits-trt-fp16").unavailable() is None:
+        pytest.skip("this machine runs the engine")
+    with pytest.raises(PenstockError, match="no artifact given runs on this machine: .*TensorRT"):
+        measure([repository / "digits-trt-fp16"], Plan())
+
+
+def test_a_damaged_artifact_is_refused_before_anything_is_measured(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "digits-onnx-fp32", tmp_path / "digits-onnx-fp32")
+    with (tmp_path / "digits-onnx-fp32/1/model.onnx").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(PenstockError, match=r"model\.onnx: its bytes are not those"):
+        measure([tmp_path], Plan(batches=(1,), seconds=0.01))
+
+
+def test_labelled_data_of_the_user_s_replaces_the_held_out_split(repository: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", image=np.zeros((10, 1, 8, 8), np.float32), labels=np.arange(10))
+    found = measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.01, data=tmp_path / "few.npz"))
+    score = found.rows[0].score
+    assert score is not None
+    assert (score.correct, score.samples) == (1, 10)  # one answer for ten equal rows, one of them labelled so
+
+
+def test_data_without_labels_is_refused(repository: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "few.npz", image=np.zeros((5, 1, 8, 8), np.float32))
+    with pytest.raises(PenstockError, match="accuracy needs labels"):
+        measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.01, data=tmp_path / "few.npz"))
+
+
+@given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=5), st.floats(0.1, 10.0))
+def test_a_speedup_is_the_ratio_of_medians_round_by_round(rounds: list[list[float]], factor: float) -> None:
+    slow, fast = Cell(1, [[s * factor for s in part] for part in rounds]), Cell(1, rounds)
+    middle, low, high = fast.speedup(slow)
+    assert (low, middle, high) == pytest.approx((factor, factor, factor))
+
+
+def test_percentiles_come_only_from_samples_enough() -> None:
+    for needed, q in ((MIN_FOR_P90, 90.0), (MIN_FOR_P99, 99.0)):
+        assert Cell(1, [[1.0] * (needed - 1)]).percentile(q) is None
+        assert Cell(1, [[1.0] * needed]).percentile(q) == 1.0
+
+
+def test_throughput_counts_rows() -> None:
+    assert Cell(8, [[0.5, 0.5], [1.0]]).rows_per_second == pytest.approx(8 * 3 / 2)

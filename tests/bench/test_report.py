@@ -1,0 +1,55 @@
+"""Reports: a table that says what was measured, and JSON that keeps every sample."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import report
+from penstock.bench.measure import Plan, Result, measure
+from penstock.errors import PenstockError
+
+
+@pytest.fixture(scope="session")
+def result(repository: Path) -> Result:
+    paths = [repository / name for name in ("digits-onnx-fp32", "digits-onnx-int8", "digits-trt-fp16")]
+    return measure(paths, Plan(batches=(1, 8), seconds=0.05))
+
+
+def test_the_table_is_the_last_thing_printed(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(result)
+    lines = capsys.readouterr().out.splitlines()
+    header = next(index for index, line in enumerate(lines) if line.startswith("variant"))
+    table = lines[header:]
+    assert "speed vs digits-onnx-fp32" in table[0]
+    assert table[1].split()[:2] == ["digits-onnx-fp32", "1"]
+    assert table[1].rstrip().endswith("1 (reference)")
+    assert [line.split()[0] for line in table[1:]] == ["digits-onnx-fp32", "8", "digits-onnx-int8", "8"]
+    assert all(len(line) <= 132 for line in table)
+
+
+def test_what_was_not_measured_is_noted_above_the_table(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    if result.rows[2].unavailable is None:
+        pytest.skip("this machine runs the engine")
+    report.show(result)
+    assert "note: digits-trt-fp16 not measured: " in capsys.readouterr().out
+
+
+def test_json_keeps_the_raw_samples_and_the_conditions(result: Result, tmp_path: Path) -> None:
+    report.write_json(result, tmp_path / "bench.json")
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert content["environment"]["cores"] >= 1
+    assert content["reference"] == "digits-onnx-fp32"
+    cell = content["rows"][0]["cells"][0]
+    samples = [seconds for part in cell["rounds_s"] for seconds in part]
+    assert len(samples) == cell["samples"]
+    assert min(samples) <= cell["median_s"] <= max(samples)
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+
+
+def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(result: Result, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"--json .*gone/bench\.json: cannot be written: No such file"):
+        report.write_json(result, tmp_path / "gone" / "bench.json")
+    assert list(tmp_path.iterdir()) == []
