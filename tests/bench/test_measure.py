@@ -83,7 +83,7 @@ def test_only_batches_that_the_signature_takes_are_measured(repository: Path) ->
 def test_artifacts_that_all_cannot_run_are_an_error_with_the_reasons(repository: Path) -> None:
     if read(repository / "digits-trt-fp16").unavailable() is None:
         pytest.skip("this machine runs the engine")
-    with pytest.raises(PenstockError, match="no artifact given runs on this machine: .*TensorRT"):
+    with pytest.raises(PenstockError, match=r"no artifact given runs on this machine: .*TensorRT"):
         measure([repository / "digits-trt-fp16"], Plan())
 
 
