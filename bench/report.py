@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.bench.measure import Cell, Result, Row
-from penstock.errors import writing
+from penstock.files import write_whole, writing
 
 _WIDE = 132
 
@@ -130,11 +128,4 @@ def write_json(result: Result, path: Path) -> None:
         PenstockError: the file cannot be written.
     """
     with writing("--json", path, "the figures are not kept"):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w") as file:
-                json.dump(as_dict(result), file, indent=1)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        write_whole(path, json.dumps(as_dict(result), indent=1).encode())

@@ -9,7 +9,6 @@ models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder a
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import json
 import os
@@ -27,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import runtimes, tritonconfig
-from penstock.errors import PenstockError, writing
+from penstock.errors import PenstockError
+from penstock.files import sha256, writing
 from penstock.receipt import SCHEMA, FileDigest, Receipt
 from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
@@ -159,15 +159,6 @@ def find(paths: list[Path]) -> list[Path]:
 
 def _is_model(path: Path) -> bool:
     return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
-
-
-def sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def write_golden(folder: Path, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import itertools
-import os
 import pickle
 import pickletools
 import re
-import tempfile
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +22,7 @@ from penstock import architecture as architectures
 from penstock.architecture import Architecture, Proof
 from penstock.datasets import DatasetSpec, Rows
 from penstock.errors import PenstockError
+from penstock.files import sha256, write_whole
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature, first_message
 
@@ -92,15 +90,7 @@ def save(
     buffer = io.BytesIO()
     torch.save(content, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(buffer.getbuffer())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, buffer.getbuffer())
 
 
 def load(path: Path, override: Override | None = None) -> Checkpoint:
@@ -123,7 +113,7 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         module=module,
         card=card,
         proof=proof,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        sha256=sha256(path),
         path=path,
         calibration=_samples(path, content, "calibration", card.signature),
         golden=_samples(path, content, "golden", card.signature),

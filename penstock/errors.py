@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
-
-_UNWRITABLE = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
-    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
-)
 
 
 class PenstockError(Exception):
@@ -24,26 +15,6 @@ class PenstockError(Exception):
 
 class GateError(PenstockError):
     """An export whose outputs left their limits; nothing was published."""
-
-
-@contextmanager
-def writing(option: str, path: Path, outcome: str) -> Iterator[None]:
-    """Turn the system's refusal to write into one sentence: a full disk, a folder that may not be written to.
-
-    Args:
-        option: what the user gave the path with, `--output`.
-        path: where the block writes.
-        outcome: what is there now, `nothing was published`.
-
-    Raises:
-        PenstockError: the block was refused a write.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _UNWRITABLE:
-            raise
-        raise PenstockError(f"{option} {path}: cannot be written: {error.strerror}; {outcome}") from None
 
 
 def require(module: str, extra: str, why: str) -> ModuleType:

@@ -71,6 +71,5 @@ def score(logits: Any, rows: Rows) -> Score:
 
 def evaluate(runner: Runner, rows: Rows, signature: Signature) -> Score:
     """The top-1 score of the runner's first output over labelled rows, in the largest batches it takes."""
-    least = signature.dims[signature.batch].min if signature.batch else 1
-    answer = outputs(runner, rows, signature.max_batch, least)
+    answer = outputs(runner, rows, signature.max_batch, signature.min_batch)
     return score(answer[runner.outputs[0].name], rows)

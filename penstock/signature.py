@@ -139,6 +139,11 @@ class Signature(BaseModel):
         """The largest number of rows in one run; 1 for a model that cannot batch."""
         return self.dims[self.batch].max if self.batch else 1
 
+    @property
+    def min_batch(self) -> int:
+        """The smallest number of rows in one run; 1 for a model that cannot batch."""
+        return self.dims[self.batch].min if self.batch else 1
+
     def with_batch(self, batch: Dim) -> Signature:
         """The same signature with another range for its batch dimension."""
         if self.batch is None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from penstock.signature import V2_DTYPES, Signature, Tensor
 
-_PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
+# Triton's platform of each runtime.
+PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
 
 
 def render(name: str, runtime: str, model_file: str, signature: Signature) -> str:
     """The text of config.pbtxt. With a batch dimension, Triton wants shapes without it and `max_batch_size`."""
     batching = signature.batch is not None
     lines = [f'name: "{name}"']
-    if runtime in _PLATFORMS:
-        lines.append(f'platform: "{_PLATFORMS[runtime]}"')
+    if runtime in PLATFORMS:
+        lines.append(f'platform: "{PLATFORMS[runtime]}"')
     lines.append(f'default_model_filename: "{model_file}"')
     lines.append(f"max_batch_size: {signature.max_batch if batching else 0}")
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):

@@ -28,10 +28,10 @@ from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Closed, Expired, QueueFull
 from penstock.signature import SignatureMismatch
+from penstock.tritonconfig import PLATFORMS
 
 log = logging.getLogger(__name__)
 
-_PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
 _STATUS: dict[type[PenstockError], int] = {
     SignatureMismatch: 400,
     RejectedInput: 400,
@@ -171,7 +171,7 @@ def _add_models(app: FastAPI, repository: Repository) -> None:
     async def metadata(name: str, version: str | None = None) -> Response:
         model = find(repository, name, version)
         runtime = model.receipt.runtime if model.receipt else "onnxruntime"
-        return _reply(protocol.metadata(name, model.version, model.signature, _PLATFORMS.get(runtime, runtime)))
+        return _reply(protocol.metadata(name, model.version, model.signature, PLATFORMS.get(runtime, runtime)))
 
     @app.get("/v2/models/{name}/ready", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])

@@ -179,8 +179,7 @@ def replay(found: Artifact, runner: Runner) -> None:
     except Exception as error:  # an archive that passed its digest but was written wrong
         raise PenstockError(f"{found.folder}: its golden.npz cannot be read: {error}") from None
     signature, limits = receipt.signature, receipt.verification.limits
-    least = signature.dims[signature.batch].min if signature.batch else 1
-    answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, least)
+    answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, signature.min_batch)
     try:
         distances = parity.compare(outputs, answer)
     except ValueError as error:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from penstock.preprocess import decode_image
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
-from penstock.serve.protocol import from_json, mentions_truth, parse_json
+from penstock.serve.protocol import parse_json
+from penstock.serve.tensors import from_json, mentions_truth
 
 
 def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArray[np.generic]]:

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from penstock import architecture, checkpoint, datasets, evaluation, probe
 from penstock.checkpoint import Card
 from penstock.datasets import Part, Rows
-from penstock.errors import writing
 from penstock.evaluation import Score
+from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
 from penstock.signature import Tensor as TensorSpec

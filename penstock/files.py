@@ -1,0 +1,59 @@
+"""Files: written whole or not at all, digested, and refused in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.errors import PenstockError
+
+_UNWRITABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
+)
+
+
+@contextmanager
+def writing(option: str, path: Path, outcome: str) -> Iterator[None]:
+    """Turn the system's refusal to write into one sentence: a full disk, a folder that may not be written to.
+
+    Args:
+        option: what the user gave the path with, `--output`.
+        path: where the block writes.
+        outcome: what is there now, `nothing was published`.
+
+    Raises:
+        PenstockError: the block was refused a write.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise PenstockError(f"{option} {path}: cannot be written: {error.strerror}; {outcome}") from None
+
+
+def write_whole(path: Path, data: bytes | memoryview) -> None:
+    """Write a file by renaming a finished one into its place; its folder must be there."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""Files: whole or not at all, and a refusal in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.files import sha256, write_whole, writing
+
+
+def test_a_file_is_written_with_its_bytes_and_readable_by_all(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", b"one")
+    write_whole(tmp_path / "a", memoryview(b"two"))
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError) as caught:
+            write_whole(tmp_path / "a", b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOTDIR])
+def test_a_refusal_names_the_option_the_path_the_reason_and_the_outcome(number: int) -> None:
+    expected = f"--output some/models: cannot be written: {os.strerror(number)}; nothing was published"
+    with pytest.raises(PenstockError) as caught, writing("--output", Path("some/models"), "nothing was published"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value) == expected
+
+
+def test_other_errors_of_the_system_go_on_as_they_are() -> None:
+    with pytest.raises(ConnectionResetError), writing("--output", Path("models"), "nothing was published"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+def test_a_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 10_000  # over one read
+    (tmp_path / "a").write_bytes(data)
+    assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
