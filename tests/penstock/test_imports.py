@@ -37,6 +37,7 @@ TORCH_FREE = (
     "penstock.datasets",
     "penstock.errors",
     "penstock.evaluation",
+    "penstock.files",
     "penstock.parity",
     "penstock.preprocess",
     "penstock.receipt",
