@@ -146,7 +146,7 @@ def _reference(rows: list[Row], wanted: str | None) -> str:
         raise PenstockError(f"two artifacts have one name: {', '.join(names)}")
     if wanted is not None:
         if wanted not in names:
-            raise PenstockError(f"--reference {wanted!r}: must be one of {', '.join(names)}")
+            raise PenstockError(f"--reference {wanted!r}: must be one of those that run here: {', '.join(names)}")
         return wanted
     return next((row.name for row in rows if row.artifact.receipt.precision == "fp32"), names[0])
 
@@ -176,8 +176,10 @@ def _time(rows: list[Row], runners: dict[str, Runner], plan: Plan, progress: boo
                 cell = row.cells[batch] = Cell(batch)
                 work.append((runners[row.name], _feeds(row.artifact, batch), cell))
     if not work:
+        most = max(row.artifact.receipt.signature.max_batch for row in rows)
         raise PenstockError(
-            f"--batch {','.join(map(str, plan.batches))}: every size is over the artifacts' largest batch"
+            f"--batch {','.join(map(str, plan.batches))}: every size is over the artifacts' largest batch, {most}; "
+            "penstock export --batch sets that"
         )
     with _bar(len(work) * (ROUNDS + 1), progress) as advance:
         for runner, feeds, _ in work:

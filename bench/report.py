@@ -18,7 +18,7 @@ _WIDE = 132
 
 def show(result: Result) -> None:
     """Print the table; the last thing on stdout."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
     facts = result.environment
     threads = facts["threads"] or "the runtime's own"
     gpu = f"{facts['gpu']['gpu']}, CUDA {facts['gpu']['cuda_driver']}; " if facts["gpu"] else ""

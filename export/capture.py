@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from penstock import probe
 from penstock.errors import PenstockError, require
 from penstock.export.quiet import quiet
 from penstock.signature import Signature
+from penstock.synthetic import synthesize
 
 # What torch.export writes natively; it answers a lower one with 18 as well.
 OPSET = 18
@@ -19,7 +19,7 @@ OPSET = 18
 def examples(signature: Signature) -> tuple[torch.Tensor, ...]:
     """Example inputs for capturing: never of size 1, which torch.export would take as a fixed size."""
     sizes = {name: max(2, dim.opt) for name, dim in signature.dims.items()}
-    rows = probe.synthesize(signature, sizes)
+    rows = synthesize(signature, sizes)
     return tuple(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs)
 
 

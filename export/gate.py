@@ -9,7 +9,8 @@ from penstock.datasets import Rows
 from penstock.errors import GateError
 from penstock.parity import Distance, Limits, compare, worst
 from penstock.runtimes import Runner
-from penstock.signature import Dim
+from penstock.signature import Dim, Signature
+from penstock.synthetic import synthesize
 
 # Rounding alone: float32 reorders sums; float16 keeps 11 bits; int8 has 256 steps a tensor.
 LIMITS = {
@@ -22,7 +23,7 @@ LIMITS = {
 def verify(
     runner: Runner, rows: Rows, reference: dict[str, Any], limits: Limits, batch: Dim
 ) -> tuple[tuple[int, ...], tuple[Distance, ...]]:
-    """Compare a runner with the source's outputs at the smallest batch, the next, an odd one and the largest.
+    """Compare a runner with the source's outputs at the smallest batch, the next, odd and usual ones, and the largest.
 
     At the smaller sizes the first and the last rows are run; at the largest, all of them.
 
@@ -41,18 +42,55 @@ def verify(
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
     odd = 7 if batch.min <= 7 <= batch.max else batch.min + 3 - batch.min % 2
-    sizes = tuple(sorted({size for size in (batch.min, batch.min + 1, odd, batch.max) if size <= batch.max}))
+    wanted = (batch.min, batch.min + 1, odd, batch.opt, (batch.min + batch.max) // 2, batch.max)
+    sizes = tuple(sorted({size for size in wanted if size <= batch.max}))
     seen: list[Distance] = []
     for size in sizes[:-1]:
         for start in sorted({0, len(rows) - size}):
             part = slice(start, start + size)
             found = _distances(runner, _cut(rows.inputs, part), _cut(reference, part), size)
             found = [item.model_copy(update={"agreement": None}) for item in found]
-            _judge(found, limits, size)
+            _judge(found, limits, f"batch {size}")
             seen.extend(found)
     whole = _distances(runner, rows.inputs, reference, batch.max)
-    _judge(whole, limits, batch.max)
+    _judge(whole, limits, f"batch {batch.max}")
     return sizes, tuple(worst([*seen, *whole]))
+
+
+def verify_dims(runner: Runner, source: Runner, signature: Signature, limits: Limits) -> list[Distance]:
+    """Compare a runner with its source at the smallest, an odd and the largest size of each dimension but the batch.
+
+    The inputs are synthetic: real ones have the sizes they have.
+
+    Raises:
+        GateError: a limit is passed, or one of the two fails.
+    """
+    usual = {name: dim.opt for name, dim in signature.dims.items()}
+    usual[str(signature.batch)] = signature.min_batch
+    seen: list[Distance] = []
+    for name, dim in signature.dims.items():
+        if name == signature.batch:
+            continue
+        middle = (dim.min + dim.max) // 2
+        odd = min(dim.max, middle + 1 - middle % 2)
+        for size in sorted({dim.min, odd, dim.max}):
+            inputs = synthesize(signature, {**usual, name: size}).inputs
+            try:
+                reference = source.run(inputs)
+            except Exception as error:
+                raise GateError(
+                    f"the source model itself fails at {name} = {size}: {_first_line(error)}; "
+                    f"narrow it with --dim {name}=…"
+                ) from error
+            found = _distances(runner, inputs, reference, signature.min_batch)
+            _judge([item.model_copy(update={"agreement": None}) for item in found], limits, f"{name} = {size}")
+            seen.extend(found)
+    return [item.model_copy(update={"agreement": None}) for item in seen]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1][:300]
 
 
 def _cut(arrays: dict[str, Any], part: slice) -> dict[str, Any]:
@@ -63,14 +101,16 @@ def _distances(runner: Runner, inputs: dict[str, Any], reference: dict[str, Any]
     try:
         return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
-        raise GateError(f"the gate stopped it at batch {batch}: {type(error).__name__}: {error}") from error
+        raise GateError(
+            f"the gate stopped it at batch {batch}: {type(error).__name__}: {_first_line(error)}"
+        ) from error
 
 
-def _judge(found: list[Distance], limits: Limits, batch: int) -> None:
+def _judge(found: list[Distance], limits: Limits, where: str) -> None:
     for item in found:
         failure = item.failure(limits)
         if failure is not None:
             raise GateError(
-                f"the gate stopped it: output {item.output!r} at batch {batch}: {failure}; nothing was published "
+                f"the gate stopped it: output {item.output!r} at {where}: {failure}; nothing was published "
                 "under its name (--max-error and --min-agreement widen the limits)"
             )

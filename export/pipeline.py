@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,22 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from penstock import artifact, checkpoint, datasets, evaluation, probe, runtimes
+from penstock import artifact, checkpoint, datasets, evaluation, runtimes, trial
 from penstock import receipt as receipts
 from penstock.artifact import MODEL_NAME, Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
+from penstock.errors import GateError, PenstockError
 from penstock.export import capture, formats, fusion, gate
 from penstock.export.formats import Built, Options, Source
-from penstock.parity import Limits
+from penstock.export.quiet import quiet
+from penstock.parity import Limits, worst
 from penstock.receipt import Receipt, Verification
 from penstock.runtimes.torch import TorchRunner
-from penstock.signature import Dim, Signature
+from penstock.signature import Signature, SignatureMismatch, first_message
+from penstock.synthetic import synthesize
 
 PRECISIONS = tuple(gate.LIMITS)
 GOLDEN_ROWS = 8
+_NO_ROOM = 1 << 20
 Say = Callable[[str], None]
 
 
@@ -41,7 +48,6 @@ class Request:
     override: Override = field(default_factory=Override)
     fuse: bool = True
     script: bool = False
-    batch: Dim | None = None
     data: Path | None = None
     max_error: float | None = None
     min_agreement: float | None = None
@@ -76,6 +82,10 @@ def export(request: Request, say: Say) -> list[Artifact]:
         for precision in request.precisions:
             _check_precision(precision)
             formats.check(name, precision)
+    if "torchscript" in request.formats:
+        say("note: PyTorch has deprecated TorchScript; ONNX takes the same inputs and gives the same outputs")
+    for precision in request.precisions:
+        _limits(request, precision)
     job = _prepare(request, say)
     return [_variant(job, name, precision, say) for name in request.formats for precision in request.precisions]
 
@@ -86,11 +96,30 @@ def _check_precision(precision: str) -> None:
 
 
 def _prepare(request: Request, say: Say) -> _Job:
+    given = None if request.data is None else datasets.read_npz(request.data)
     origin = checkpoint.load(request.checkpoint, request.override)
     say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
-    for name in request.formats:
-        for precision in request.precisions:
-            _variant_name(request, origin, name, precision)
+    signature = origin.card.signature
+    _check(request, origin, given)
+    module, notes = _fused(request, origin, say)
+    rows, real = _rows(given, origin, signature)
+    say(f"the gate compares with the float32 source on {len(rows)} {'real' if real else 'synthetic'} samples")
+    samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
+    with quiet():
+        runner = TorchRunner(origin.module, signature)
+        reference = evaluation.outputs(runner, rows, signature.max_batch)
+        again = evaluation.outputs(runner, rows.take(signature.max_batch), signature.max_batch)
+    if any(
+        not np.array_equal(again[name], array[: signature.max_batch], equal_nan=True)
+        for name, array in reference.items()
+    ):
+        raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
+    source = Source(module, signature, given or origin.calibration)
+    return _Job(request, origin, source, notes, samples, real, rows, reference)
+
+
+def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
+    """See to all that can be known before the work begins."""
     signature = origin.card.signature
     if signature.batch is None:
         raise PenstockError(
@@ -98,21 +127,33 @@ def _prepare(request: Request, say: Say) -> _Job:
             f"--input image:float32[batch,3,224,224]; they are {', '.join(map(str, signature.inputs))} -> "
             f"{', '.join(map(str, signature.outputs))}"
         )
-    if request.batch is not None:
-        signature = signature.with_batch(request.batch)
-    notes: dict[str, Any]
-    module, notes = origin.module, {}
-    if request.fuse:
-        module, pairs, reason = fusion.fuse(module, capture.examples(signature))
-        notes = {"fused": pairs} if reason is None else {"fused": 0, "fuse_note": reason}
-        say(f"Conv-BatchNorm pairs fused: {pairs}" if reason is None else f"not fused: {reason}")
-    given = _given(request.data, signature)
-    rows, real = _rows(given, origin, signature)
-    say(f"compared with the float32 source on {len(rows)} {'real' if real else 'synthetic'} samples")
-    samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
-    reference = evaluation.outputs(TorchRunner(origin.module, signature), rows, signature.max_batch)
-    source = Source(module, signature, given or origin.calibration)
-    return _Job(request, origin, source, notes, samples, real, rows, reference)
+    for name in request.formats:
+        for precision in request.precisions:
+            artifact.check_contract(request.output / _variant_name(request, origin, name, precision), signature)
+    if given is not None:
+        try:
+            signature.check(given.inputs, limit_batch=False)
+        except SignatureMismatch as error:
+            raise PenstockError(
+                f"--data {request.data}: {error} (--dim widens a range, array.astype a dtype)"
+            ) from None
+    elif "int8" in request.precisions and origin.calibration is None:
+        raise PenstockError(
+            "--precision int8 needs real samples to measure its scales on, and the checkpoint holds none: give them "
+            "with --data FILE.npz (one array for each input, by name)"
+        )
+
+
+def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, dict[str, Any]]:
+    """The module to export, and what the receipt notes of its fusing."""
+    if not request.fuse or not any(isinstance(module, _BatchNorm) for module in origin.module.modules()):
+        return origin.module, {}
+    module, pairs, reason = fusion.fuse(origin.module, capture.examples(origin.card.signature))
+    if reason is not None:
+        say(f"not fused: {reason}")
+        return module, {"fused": 0, "fuse_note": reason}
+    say(f"Conv-BatchNorm pairs fused: {pairs}")
+    return module, {"fused": pairs}
 
 
 def _variant_name(request: Request, origin: Checkpoint, format: str, precision: str) -> str:
@@ -126,17 +167,6 @@ def _variant_name(request: Request, origin: Checkpoint, format: str, precision: 
     return name
 
 
-def _given(data: Path | None, signature: Signature) -> Rows | None:
-    if data is None:
-        return None
-    rows = datasets.read_npz(data)
-    try:
-        signature.check(rows.inputs, limit_batch=False)
-    except PenstockError as error:
-        raise PenstockError(f"--data {data}: {error}") from None
-    return rows
-
-
 def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple[Rows, bool]:
     """The samples that every variant is compared on: real ones where there are any."""
     held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
@@ -147,7 +177,7 @@ def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple
         joined = {name: np.concatenate([rows.inputs[name] for rows in held]) for name in names}
         return Rows(joined, None), True
     sizes = {name: dim.opt for name, dim in signature.dims.items()}
-    return probe.synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
+    return synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
 
 
 def _whole_batches(rows: Rows, batch: int) -> Rows:
@@ -162,9 +192,15 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
         work.mkdir()
-        built = formats.export(name, job.source, Options(precision, request.script), folder, work)
+        built = _write(job, variant, name, precision, folder, work)
         shutil.rmtree(work)
-        verification = _verify(job, built, folder, precision)
+        try:
+            verification = _verify(job, built, folder, precision)
+        except GateError as error:
+            hint = "" if job.real else "; the samples were synthetic, and --data gives real ones"
+            raise GateError(f"{variant}: {error}{hint}") from None
+        except PenstockError as error:
+            raise PenstockError(f"{variant}: {error}") from None
         artifact.write_golden(
             folder,
             {key: array[: min(GOLDEN_ROWS, job.samples)] for key, array in job.rows.inputs.items()},
@@ -176,6 +212,21 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     return published
 
 
+def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, work: Path) -> Built:
+    """Write the variant's files; whatever a library fails with becomes one sentence."""
+    try:
+        return formats.export(name, job.source, Options(precision, job.request.script), folder, work)
+    except PenstockError as error:
+        raise PenstockError(f"{variant}: {error}") from None
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        if shutil.disk_usage(work).free < _NO_ROOM:  # a short write that the library took for a damaged file
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
+        lines = str(error).strip().splitlines() or [""]
+        raise PenstockError(f"{variant}: cannot be written: {type(error).__name__}: {lines[0][:300]}") from error
+
+
 def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
     runtime, file = built.runtime, built.model_file
     here = runtimes.unavailable(runtime, built.build) is None
@@ -183,15 +234,18 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
         runtime, file = built.stand_in
     signature = job.source.signature
     limits = _limits(job.request, precision)
+    if runtime != "torch":  # PyTorch has run the module in this process already
+        trial.attempt(runtime, folder / file, signature)
     with runtimes.load(runtime, folder / file, signature) as runner:
         batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.dims[str(signature.batch)])
+        others = gate.verify_dims(runner, TorchRunner(job.origin.module, signature), signature, limits)
     return Verification(
         runtime=runtime,
         engine_run=here,
         samples=job.samples,
         real=job.real,
         batches=batches,
-        distances=distances,
+        distances=tuple(worst([*distances, *others])),
         limits=limits,
         passed=True,
     )
@@ -200,7 +254,10 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
 def _limits(request: Request, precision: str) -> Limits:
     limits = gate.LIMITS[precision]
     asked = {"max_error": request.max_error, "min_agreement": request.min_agreement}
-    return limits.model_copy(update={key: value for key, value in asked.items() if value is not None})
+    try:
+        return Limits(**{**limits.model_dump(), **{key: value for key, value in asked.items() if value is not None}})
+    except ValueError as error:
+        raise PenstockError(f"--max-error, --min-agreement: {first_message(error)}") from None
 
 
 def _receipt(
@@ -217,13 +274,14 @@ def _receipt(
         model_file=built.model_file,
         files=artifact.digests(folder),
         source=receipts.Source(
-            checkpoint=str(job.request.checkpoint),
+            checkpoint=str(job.request.checkpoint).encode("utf-8", "backslashreplace").decode(),
             sha256=origin.sha256,
             architecture=card.architecture.target,
             arguments=card.architecture.kwargs,
             loaded=origin.proof.loaded,
             expected=origin.proof.expected,
             prefix=origin.proof.prefix,
+            model_option=job.request.override.model is not None,
         ),
         signature=job.source.signature,
         preprocess=card.preprocess,
@@ -244,6 +302,5 @@ def describe(published: Artifact) -> str:
     error = max(item.rel_l2 for item in figures)
     agreements = [item.agreement for item in figures if item.agreement is not None]
     agreement = f", top-1 agreement {min(agreements):.2%}" if agreements else ""
-    size = sum(digest.bytes for digest in receipt.files.values()) / 1e6
     ran = "" if receipt.verification.engine_run else "; its graph was run, the engine itself not yet"
-    return f"{published.folder}: relative error {error:.1e}{agreement}, {size:.2f} MB{ran}"
+    return f"{published.folder}: relative error {error:.1e}{agreement}, {published.size}{ran}"

@@ -9,6 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def build(architecture: Architecture) -> nn.Module:
     make = _torchvision(name) if kind == "torchvision" else _class(kind, name)
     try:
         module = make(**architecture.kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in architecture.kwargs.items())
         raise PenstockError(
             f"--model {architecture.target}({shown}) cannot be made: {type(error).__name__}: {error}; "
@@ -93,30 +94,36 @@ def _torchvision(name: str) -> Any:
 
 
 def _class(kind: str, name: str) -> Any:
-    module = _import_file(Path(kind)) if kind.endswith(".py") else _import_module(kind)
+    module = _import_file(kind) if kind.endswith(".py") else _import_module(kind)
     found = getattr(module, name, None)
     if found is None:
         raise PenstockError(f"--model {kind}:{name}: {kind} has no {name!r}")
-    if not callable(found):
-        raise PenstockError(f"--model {kind}:{name} is a {type(found).__name__}, not a torch.nn.Module class")
+    made_to_make = isinstance(found, FunctionType) or (isinstance(found, type) and issubclass(found, nn.Module))
+    if not made_to_make:
+        raise PenstockError(
+            f"--model {kind}:{name} is a {type(found).__name__}, not a torch.nn.Module class or a function that "
+            "makes one"
+        )
     return found
 
 
 def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except Exception as error:
-        raise PenstockError(f"--model {name}: cannot be imported: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:
+        beside = f"; for a file in this folder, write --model ./{name}.py:CLASS" if Path(f"{name}.py").is_file() else ""
+        raise PenstockError(f"--model {name}: cannot be imported: {type(error).__name__}: {error}{beside}") from None
 
 
-def _import_file(path: Path) -> Any:
+def _import_file(name: str) -> Any:
     """Import a user's file under a private name, so that their train.py or export.py shadows nothing."""
+    path = Path(name)
     if not path.is_file():
-        raise PenstockError(f"--model {path}: no such file")
+        raise PenstockError(f"--model {name}: no such file")
     private = f"_penstock_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(private, path)
     if spec is None or spec.loader is None:
-        raise PenstockError(f"--model {path}: cannot be imported")
+        raise PenstockError(f"--model {name}: cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[private] = module
     folder = str(path.resolve().parent)
@@ -124,15 +131,20 @@ def _import_file(path: Path) -> Any:
         sys.path.append(folder)  # last, so that the files beside it shadow no package
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[private]
-        raise PenstockError(f"--model {path}: cannot be imported: {type(error).__name__}: {error}") from None
+        raise PenstockError(f"--model {name}: cannot be imported: {type(error).__name__}: {error}") from None
     return module
 
 
 def load_weights(module: nn.Module, content: Mapping[str, Any]) -> Proof:
     """Put the tensors of a checkpoint into `module`, every one of them, or raise with the names that do not fit."""
     state, wrapper = _unwrap(content)
+    unusual = [
+        name for name, tensor in state.items() if tensor.is_meta or tensor.layout != torch.strided or tensor.is_nested
+    ]
+    if unusual:
+        raise PenstockError(f"tensors must be dense and hold data; these are sparse, nested or meta: {_some(unusual)}")
     expected = module.state_dict()
     state, prefix = _strip(state, set(expected))
     missing = [name for name in expected if name not in state]

@@ -12,9 +12,12 @@ import errno
 import io
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
+_GOLDEN_BYTES = 1 << 30
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -47,11 +51,31 @@ class Artifact:
     def model_path(self) -> Path:
         return self.folder / self.receipt.model_file
 
+    @property
+    def size(self) -> str:
+        """The size of the model file alone, for people."""
+        count = self.receipt.files[self.receipt.model_file].bytes
+        return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
     def golden(self) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]]:
-        """The stored real inputs, and the source model's outputs for them, by name."""
-        with np.load(self.folder / GOLDEN, allow_pickle=False) as archive:
-            inputs = {t.name: archive[f"input:{t.name}"] for t in self.receipt.signature.inputs}
-            outputs = {t.name: archive[f"output:{t.name}"] for t in self.receipt.signature.outputs}
+        """The stored real inputs, and the source model's outputs for them, by name.
+
+        Raises:
+            PenstockError: the file is damaged, holds no rows, or unpacks to more than a golden sample ever does.
+        """
+        path = self.folder / GOLDEN
+        try:
+            with zipfile.ZipFile(path) as archive:
+                unpacked = sum(entry.file_size for entry in archive.infolist())
+            if unpacked > _GOLDEN_BYTES:
+                raise PenstockError(f"{path}: unpacks to {unpacked} bytes; the limit is {_GOLDEN_BYTES}")
+            with np.load(path, allow_pickle=False) as arrays:
+                inputs = {t.name: arrays[f"input:{t.name}"] for t in self.receipt.signature.inputs}
+                outputs = {t.name: arrays[f"output:{t.name}"] for t in self.receipt.signature.outputs}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise PenstockError(f"{path}: cannot be read: {error}") from None
+        if any(array.ndim == 0 or len(array) == 0 for array in (*inputs.values(), *outputs.values())):
+            raise PenstockError(f"{path}: holds no rows")
         return inputs, outputs
 
     def check_digests(self) -> None:
@@ -75,10 +99,9 @@ class Artifact:
         reason = runtimes.unavailable(self.receipt.runtime, self.receipt.build)
         if reason is None:
             return None
-        receipt = self.receipt
         return (
-            f"{reason}; it was made for {receipt.hardware}; to rebuild it for another machine, run there: "
-            f"penstock export --format {receipt.format} --precision {receipt.precision} {receipt.source.checkpoint}"
+            f"{reason}; it was made for {self.receipt.hardware}; to rebuild it for another machine, run there: "
+            f"{rebuild_command(self.receipt)}"
         )
 
     def load(self, *, device: str = "cpu", threads: int | None = None) -> Runner:
@@ -93,6 +116,19 @@ class Artifact:
             raise PenstockError(reason)
         receipt = self.receipt
         return runtimes.load(receipt.runtime, self.model_path, receipt.signature, device=device, threads=threads)
+
+
+def rebuild_command(receipt: Receipt) -> str:
+    """The command that exported an artifact, as far as its receipt tells."""
+    source, dims = receipt.source, receipt.signature.dims
+    words = ["penstock", "export", "--format", receipt.format, "--precision", receipt.precision]
+    if source.model_option:
+        words += ["--model", source.architecture]
+        words += [word for name, value in source.arguments.items() for word in ("--model-args", f"{name}={value!r}")]
+        words += [word for tensor in receipt.signature.inputs for word in ("--input", str(tensor))]
+    for name, dim in dims.items():
+        words += ["--dim", f"{name}={dim.min},{dim.opt},{dim.max}"]
+    return shlex.join([*words, source.checkpoint])
 
 
 def read(folder: Path) -> Artifact:
@@ -184,7 +220,8 @@ def draft(output: Path) -> Iterator[Path]:
     """
     with writing("--output", output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=output, prefix=".draft-"))
+        _sweep(output)
+        temporary = Path(tempfile.mkdtemp(dir=output, prefix=f"{_draft_prefix()}{os.getpid()}-"))
         try:
             temporary.chmod(0o755)
             folder = temporary / "1"
@@ -192,6 +229,18 @@ def draft(output: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _draft_prefix() -> str:
+    return f".draft-{re.sub(r'[^A-Za-z0-9]+', '_', platform.node())}-"
+
+
+def _sweep(output: Path) -> None:
+    """Take away the drafts of exports on this machine that were killed before they could."""
+    for path in output.glob(f"{_draft_prefix()}*-*"):
+        number = path.name.removeprefix(_draft_prefix()).partition("-")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
@@ -209,7 +258,7 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
     config = tritonconfig.render(receipt.name, receipt.runtime, receipt.model_file, receipt.signature)
     (model / CONFIG).write_text(config)
     while True:
-        version = _next_version(home, receipt.signature)
+        version = check_contract(home, receipt.signature)
         receipt = receipt.model_copy(update={"version": version, "created": datetime.now(timezone.utc)})
         (folder / RECEIPT).write_text(receipt.to_json())
         _sync(model)
@@ -226,10 +275,19 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
         return Artifact(home / str(version), receipt)
 
 
-def _next_version(home: Path, signature: Signature) -> int:
+def check_contract(home: Path, signature: Signature) -> int:
+    """The number that the next version of a model would have.
+
+    Args:
+        home: the model's folder, which need not be there.
+        signature: the new version's.
+
+    Raises:
+        PenstockError: the folder is no model's, or its newest version keeps another contract.
+    """
     if not home.exists():
         return 1
-    numbers = versions(home)
+    numbers = versions(home) if home.is_dir() else []
     if not numbers:
         raise PenstockError(f"{home}: exists and is not a model folder; choose another --name or --output")
     try:

@@ -9,6 +9,7 @@ import pickle
 import pickletools
 import re
 import warnings
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
 from penstock import architecture as architectures
+from penstock import probe
 from penstock.architecture import Architecture, Proof
 from penstock.datasets import DatasetSpec, Rows
 from penstock.errors import PenstockError
 from penstock.files import sha256, write_whole
 from penstock.preprocess import ImagePreprocess
-from penstock.signature import Signature, first_message
+from penstock.signature import Dim, Signature, Tensor, first_message
 
 SCHEMA = 1
 # Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
-TRUSTED = "penstock.train.nets:"
+TRUSTED = "penstock.train.nets"
 
 
 class Card(BaseModel):
@@ -70,6 +72,8 @@ class Override:
     model: str | None = None
     model_args: dict[str, Any] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    dims: dict[str, Dim] = field(default_factory=dict)
+    batch: Dim | None = None
 
 
 def save(
@@ -107,8 +111,11 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         proof = architectures.load_weights(module, content)
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}") from None
-    if not card.signature.outputs:
-        card = card.model_copy(update={"signature": _with_outputs(module, card.signature)})
+    card = card.model_copy(update={"signature": _ranged(card.signature, override.dims)})
+    card = card.model_copy(update={"signature": _proven(path, module, card.signature)})
+    _check_card(path, card)
+    if override.batch is not None:
+        card = card.model_copy(update={"signature": card.signature.with_batch(override.batch)})
     return Checkpoint(
         module=module,
         card=card,
@@ -126,19 +133,32 @@ def read(path: Path) -> dict[str, Any]:
         raise PenstockError(f"{path}: is a folder; give a checkpoint file, as in runs/digits/best.pth")
     if not path.is_file():
         raise PenstockError(f"{path}: no such file")
+    if path.suffix in (".onnx", ".plan", ".engine"):
+        raise PenstockError(f"{path}: is exported already, not a checkpoint; penstock serve takes an .onnx file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
+        damaged = _damaged_entry(path)
     except pickle.UnpicklingError as error:
         raise PenstockError(f"{path}: {_unpickling(path, str(error))}") from None
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a damaged file surfaces as EOFError, RuntimeError, KeyError, ValueError and others
         raise PenstockError(f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first(error)})") from None
+    if damaged is not None:
+        raise PenstockError(f"{path}: damaged: the checksum of its entry {damaged!r} is wrong")
     if not isinstance(content, dict):
         raise PenstockError(f"{path}: holds a {type(content).__name__}; a checkpoint holds a dictionary")
     return content
+
+
+def _damaged_entry(path: Path) -> str | None:
+    """The first entry of a zip file whose checksum is wrong; torch itself does not look."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()
 
 
 def _unpickling(path: Path, message: str) -> str:
@@ -200,9 +220,11 @@ def _overridden(path: Path, card: Card, override: Override) -> Card:
         named = ", ".join(map(str, card.signature.inputs))
         raise PenstockError(f"--input {override.inputs[0]!r}: {path} names its own inputs, {named}; leave --input out")
     if override.model is not None:
-        kwargs = override.model_args or card.architecture.kwargs
+        # Arguments of the file's own go to the class that the file itself names, and to no other.
+        same = override.model == card.architecture.target
+        kwargs = override.model_args or (card.architecture.kwargs if same else {})
         return card.model_copy(update={"architecture": Architecture(target=override.model, kwargs=kwargs)})
-    if not card.architecture.target.startswith(TRUSTED):
+    if not _trusted(card.architecture.target):
         raise PenstockError(
             f"{path}: names the architecture {card.architecture.target!r}, whose import would run its code; "
             f"if you trust it, give it yourself: --model {card.architecture.target}"
@@ -213,23 +235,59 @@ def _overridden(path: Path, card: Card, override: Override) -> Card:
     return card
 
 
+def _trusted(target: str) -> bool:
+    module, _, name = target.rpartition(":")
+    return module == TRUSTED and name.isidentifier() and not name.startswith("_")
+
+
 def _name(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-") or "model"
 
 
-def _inputs_only(inputs: tuple[str, ...]) -> Signature:
-    from penstock.signature import Dim, Tensor
+def _ranged(signature: Signature, dims: dict[str, Dim]) -> Signature:
+    for name in dims:
+        if name not in signature.dims:
+            known = ", ".join(signature.dims) or "none"
+            raise PenstockError(f"--dim {name}: not a dynamic dimension of the inputs; those are {known}")
+    return signature.model_copy(update={"dims": {**signature.dims, **dims}})
 
+
+def _inputs_only(inputs: tuple[str, ...]) -> Signature:
     tensors = tuple(Tensor.parse(text) for text in inputs)
     dims = {size: Dim(min=1, opt=8, max=64) for tensor in tensors for size in tensor.shape if isinstance(size, str)}
     return Signature(inputs=tensors, outputs=(), dims=dims)
 
 
-def _with_outputs(module: nn.Module, signature: Signature) -> Signature:
-    """Complete a signature with the outputs that the module really gives, at two sizes of each dynamic dimension."""
-    from penstock import probe
+def _proven(path: Path, module: nn.Module, signature: Signature) -> Signature:
+    """The signature with the outputs that the module really gives, under the names it declares for them, if any."""
+    real = probe.complete(module, signature)
+    if not signature.outputs:
+        return real
+    declared = [(tensor.dtype, tensor.shape) for tensor in signature.outputs]
+    given = [(tensor.dtype, tensor.shape) for tensor in real.outputs]
+    if declared != given:
+        raise PenstockError(
+            f"{path}: declares the outputs {', '.join(map(str, signature.outputs))}, but the model gives "
+            f"{', '.join(map(str, real.outputs))}"
+        )
+    return signature
 
-    return probe.complete(module, signature)
+
+def _check_card(path: Path, card: Card) -> None:
+    """See that labels and preprocessing are of this model."""
+    inputs = {tensor.name: tensor for tensor in card.signature.inputs}
+    image = card.preprocess
+    if image is not None:
+        shape = inputs[image.input].shape if image.input in inputs else ()
+        if shape[1:] != (image.channels, image.height, image.width):
+            size = f"[{image.channels}, {image.height}, {image.width}]"
+            raise PenstockError(
+                f"{path}: its preprocessing makes {image.input!r} of {size}; the inputs are "
+                f"{', '.join(map(str, card.signature.inputs))}"
+            )
+    classes = card.signature.outputs[0].shape[-1] if card.signature.outputs[0].shape else None
+    if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
+        raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
 
 
 def _to_tensors(rows: Rows | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,17 @@ app = typer.Typer(
     add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+ModelOption = Annotated[
+    str | None, typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
+]
+ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")]
+InputOption = Annotated[
+    list[str] | None, typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
+]
 
 
 def main() -> None:
@@ -31,17 +42,33 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII must not end a command
+    # Like ^C, so that what is half-written is taken away on the way out; a server has its own way to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
     except PenstockError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error), 2)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        _end("interrupted", 130, prefix="")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        _end(f"{_shortened(str(error.filename))}: {error.strerror}" if error.filename else error.strerror, 2)
+    except MemoryError as error:
+        _end(f"not enough memory: {error}" if str(error) else "not enough memory; try a smaller --batch", 2)
+
+
+def _end(message: str, code: int, prefix: str = "error: ") -> None:
+    """Say why in one line, and leave."""
+    print(f"{prefix}{' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:100]}…"
 
 
 def _say(line: str) -> None:
@@ -87,7 +114,12 @@ def train(
 @app.command(name="eval")
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A checkpoint file, or an artifact's folder.")],
-    data: Annotated[Path | None, typer.Option(help="Labelled data: .npz with each input, and labels.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Labelled data: .npz with each input by name, and class numbers as `labels`.")
+    ] = None,
+    model: ModelOption = None,
+    model_args: ModelArgsOption = None,
+    input: InputOption = None,
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
 
@@ -102,7 +134,7 @@ def evaluate(
         runner: Any = found.load()
     else:
         checkpoint = _stage("penstock.checkpoint", "train")
-        loaded = checkpoint.load(path)
+        loaded = checkpoint.load(path, _override(model, model_args, input, None, None))
         about = loaded.card
         runner = _stage("penstock.runtimes.torch", "train").TorchRunner(loaded.module, about.signature)
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
@@ -124,13 +156,12 @@ def export(
     fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it.")] = True,
     script: Annotated[bool, typer.Option("--script/--trace", help="How TorchScript is made.")] = False,
     batch: Annotated[str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
+    dim: Annotated[
+        list[str] | None, typer.Option(help="Range of a dynamic dimension, seq=1,128,512; may be repeated.")
     ] = None,
-    model_args: Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")] = None,
-    input: Annotated[
-        list[str] | None, typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
-    ] = None,
+    model: ModelOption = None,
+    model_args: ModelArgsOption = None,
+    input: InputOption = None,
     data: Annotated[
         Path | None, typer.Option(help="Real samples for the gate and int8: .npz with each input by name.")
     ] = None,
@@ -146,14 +177,9 @@ def export(
     `penstock export --model torchvision:resnet18 --input "image:float32[batch,3,224,224]" resnet18.pth`
     """
     precisions = _precisions(precision, fp16, int8)
-    architecture = _stage("penstock.architecture", "export")
-    override = _stage("penstock.checkpoint", "export").Override(
-        model=model, model_args=architecture.parse_arguments(model_args or []), inputs=tuple(input or [])
-    )
+    override = _override(model, model_args, input, dim, batch)
     pipeline = _stage("penstock.export.pipeline", "export")
-    formats = _commas(format)
-    if "torchscript" in formats:
-        _say("note: PyTorch has deprecated TorchScript; --format onnx keeps the same contract")
+    formats = _commas(format, "--format")
     with _working("exporting"):
         pipeline.export(
             pipeline.Request(
@@ -165,7 +191,6 @@ def export(
                 override=override,
                 fuse=fuse,
                 script=script,
-                batch=_batch(batch),
                 data=data,
                 max_error=max_error,
                 min_agreement=min_agreement,
@@ -186,10 +211,10 @@ def serve(
     ] = None,
     max_queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
-        float, typer.Option(min=0, help="How long rows that met a busy server may wait for a fuller batch.")
+        float, typer.Option(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
     ] = 0.0,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds for an answer before 504.")] = 30.0,
-    max_body_mb: Annotated[float, typer.Option(min=0.001, help="Largest body taken, in MiB.")] = 64.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 504.")] = 30.0,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
@@ -223,10 +248,10 @@ def bench(
     reference: Annotated[
         str | None, typer.Option(help="The row that ratios refer to; default: the first fp32.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Measured time for each variant and batch.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Measured time for each variant and batch.")] = 1.0,
     threads: Annotated[int | None, typer.Option(min=1, help="Intra-op threads; default: the runtime's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(help="Labelled data instead of the held-out split: .npz.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data instead of the held-out split: .npz with `labels`.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write raw samples and figures to this file.")] = None,
 ) -> None:
     """Measure artifacts side by side: latency, throughput, size, accuracy, agreement with the source.
@@ -236,7 +261,7 @@ def bench(
     measure = _stage("penstock.bench.measure", "bench")
     report = _stage("penstock.bench.report", "bench")
     plan = measure.Plan(
-        batches=tuple(_positive(part, "--batch") for part in _commas(batch)),
+        batches=tuple(_positive(part, "--batch") for part in _commas(batch, "--batch")),
         seconds=seconds,
         threads=threads,
         device=device,
@@ -251,7 +276,7 @@ def bench(
 @app.command()
 def health(
     url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for it.")] = 3.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds to wait for it.")] = 3.0,
 ) -> None:
     """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
 
@@ -291,8 +316,12 @@ def _working(what: str) -> Iterator[None]:
         yield
 
 
-def _commas(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+def _commas(text: str, option: str) -> tuple[str, ...]:
+    """The parts of a list with commas, each once."""
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not parts:
+        raise PenstockError(f"{option} {text!r}: must name at least one")
+    return parts
 
 
 def _precisions(precision: str | None, fp16: bool, int8: bool) -> tuple[str, ...]:
@@ -301,22 +330,40 @@ def _precisions(precision: str | None, fp16: bool, int8: bool) -> tuple[str, ...
         raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
     if len(short) > 1:
         raise PenstockError("--fp16 and --int8: one variant has one precision; give --precision fp16,int8 for both")
-    return tuple(short) or _commas(precision or "fp32")
+    return tuple(short) or _commas("fp32" if precision is None else precision, "--precision")
 
 
-def _batch(text: str | None) -> Any:
+def _override(
+    model: str | None, model_args: list[str] | None, inputs: list[str] | None, dims: list[str] | None, batch: str | None
+) -> Any:
+    """What the options say of a checkpoint that does not say it itself."""
+    arguments = _stage("penstock.architecture", "export").parse_arguments(model_args or [])
+    ranges = {}
+    for text in dims or []:
+        name, equals, sizes = text.partition("=")
+        if not equals:
+            raise PenstockError(f"--dim {text!r}: must read NAME=MIN,OPT,MAX, as in seq=1,128,512")
+        ranges[name.strip()] = _range(sizes, f"--dim {name}")
+    return _stage("penstock.checkpoint", "export").Override(
+        model=model,
+        model_args=arguments,
+        inputs=tuple(inputs or []),
+        dims=ranges,
+        batch=None if batch is None else _range(batch, "--batch"),
+    )
+
+
+def _range(text: str, option: str) -> Any:
     from penstock.signature import Dim, first_message
 
-    if text is None:
-        return None
-    sizes = [_positive(part, "--batch") for part in _commas(text)]
+    sizes = [_positive(part.strip(), option) for part in text.split(",")]
     if len(sizes) not in (1, 3):
-        raise PenstockError(f"--batch {text!r}: must be MAX, or MIN,OPT,MAX, as in 1,8,64")
+        raise PenstockError(f"{option} {text!r}: must be MAX, or MIN,OPT,MAX, as in 1,8,64")
     low, usual, high = sizes if len(sizes) == 3 else (1, min(8, sizes[0]), sizes[0])
     try:
         return Dim(min=low, opt=usual, max=high)
     except ValueError as error:
-        raise PenstockError(f"--batch {text!r}: {first_message(error)}") from None
+        raise PenstockError(f"{option} {text!r}: {first_message(error)}") from None
 
 
 def _positive(text: str, option: str) -> int:

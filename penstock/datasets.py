@@ -24,7 +24,7 @@ class DatasetSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: Literal["digits"]
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     val: float = Field(default=0.1, gt=0, lt=1)
     test: float = Field(default=0.2, gt=0, lt=1)
 
@@ -73,10 +73,16 @@ def load(spec: DatasetSpec) -> dict[Part, Samples]:
     # The scans hold 0..16 (ink counted in 4x4 blocks); as 8-bit grey they can be saved, uploaded and read back.
     images = np.rint(scans.images * (255 / 16)).astype(np.uint8)
     labels = scans.target.astype(np.int64)
-    rest, test = train_test_split(np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels)
-    train, val = train_test_split(
-        rest, test_size=spec.val / (1 - spec.test), random_state=spec.seed, stratify=labels[rest]
-    )
+    share = spec.val / (1 - spec.test)
+    try:
+        rest, test = train_test_split(
+            np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels
+        )
+        train, val = train_test_split(rest, test_size=share, random_state=spec.seed, stratify=labels[rest])
+    except ValueError as error:
+        raise PenstockError(
+            f"dataset {spec.name}: val {spec.val} and test {spec.test} leave too little: {error}"
+        ) from None
     parts: dict[Part, NDArray[np.int64]] = {"train": train, "val": val, "test": test}
     return {part: Samples(images[index], labels[index]) for part, index in parts.items()}
 
@@ -99,11 +105,16 @@ def read_npz(path: Path) -> Rows:
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: np.asarray(archive[name]) for name in archive.files}
+    except FileNotFoundError:
+        raise PenstockError(f"--data {path}: no such file") from None
     except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
         raise PenstockError(f"--data {path}: not an .npz file of plain arrays ({error})") from None
     except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
         raise PenstockError(f"--data {path}: damaged .npz file ({error})") from None
+    unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
+    if unread:
+        raise PenstockError(f"--data {path}: {unread[0]!r} holds no numbers")
     labels = arrays.pop("labels", None)
     if not arrays:
         raise PenstockError(f"--data {path}: holds no input arrays; name each after an input of the model")

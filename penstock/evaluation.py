@@ -52,6 +52,9 @@ def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str,
         index = np.arange(start, min(start + batch, len(rows)))
         filled = np.resize(index, max(len(index), least))
         answer = runner.run({name: array[filled] for name, array in rows.inputs.items()})
+        for name, array in answer.items():
+            if array.ndim == 0 or len(array) != len(filled):
+                raise ValueError(f"output {name!r} has shape {list(array.shape)} for {len(filled)} rows")
         parts.append({name: array[: len(index)] for name, array in answer.items()})
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.signature import Arrays
 
@@ -12,9 +12,9 @@ from penstock.signature import Arrays
 class Limits(BaseModel):
     """What a comparison must keep: relative L2 error at most, top-1 agreement at least."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    max_error: float
-    min_agreement: float
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    max_error: float = Field(ge=0)
+    min_agreement: float = Field(ge=0, le=1)
 
 
 class Distance(BaseModel):
@@ -34,7 +34,7 @@ class Distance(BaseModel):
 
     def failure(self, limits: Limits) -> str | None:
         """The figure that leaves `limits`, in words, or None. NaN is never within a limit."""
-        if not self.rel_l2 <= limits.max_error:
+        if not self.rel_l2 <= limits.max_error:  # limits are finite: Inf never passes either
             return f"relative L2 error {self.rel_l2:.3g} is over the limit of {limits.max_error:.3g}"
         if self.agreement is not None and not self.agreement >= limits.min_agreement:
             return f"top-1 agreement {self.agreement:.2%} is under the limit of {limits.min_agreement:.2%}"

@@ -30,7 +30,7 @@ class BadImage(PenstockError):
 class ImagePreprocess(BaseModel):
     """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["image"] = "image"
     input: str
     mode: Literal["L", "RGB"]

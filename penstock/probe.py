@@ -1,36 +1,14 @@
-"""Probing: synthetic inputs that fit a signature, and the outputs that a module really gives for them."""
+"""Probing: the outputs that a module really gives for inputs that fit a signature."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.signature import Signature, Tensor, first_message
-
-
-def synthesize(signature: Signature, sizes: dict[str, int], seed: int = 0) -> Rows:
-    """Random inputs of the signature's dtypes: normal floats, integers 0 or 1, which every vocabulary holds.
-
-    Args:
-        signature: what to fill.
-        sizes: the size of each dynamic dimension.
-        seed: same seed, same numbers.
-    """
-    generator = np.random.default_rng(seed)
-    inputs: dict[str, Any] = {}
-    for tensor in signature.inputs:
-        shape = [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
-        if np.issubdtype(np.dtype(tensor.dtype), np.floating):
-            inputs[tensor.name] = generator.standard_normal(shape).astype(tensor.dtype)
-        else:
-            inputs[tensor.name] = generator.integers(0, 2, shape).astype(tensor.dtype)
-    return Rows(inputs, None)
+from penstock.synthetic import synthesize
 
 
 def complete(module: nn.Module, signature: Signature) -> Signature:
@@ -46,8 +24,11 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
         moved = _answer(module, signature, {**base, dim: base[dim] + 8})
         for name, tensor in moved.items():
             for axis, size in enumerate(tensor.shape):
-                if size != first[name].shape[axis]:
-                    shapes[name][axis] = dim
+                before = first[name].shape[axis]
+                if size != before:
+                    # Only a size that is the dimension's own bears its name; another is computed from it.
+                    own = before == base[dim] and size == base[dim] + 8
+                    shapes[name][axis] = dim if own else f"{name}_{axis}"
     try:
         outputs = tuple(
             Tensor(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(shapes[name]))
@@ -63,7 +44,7 @@ def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> d
     try:
         with torch.inference_mode():
             answer = module(*(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = ", ".join(map(str, signature.inputs))
         raise PenstockError(
             f"the model fails on inputs {shown} with {sizes}: {type(error).__name__}: {error}; correct --input"

@@ -23,12 +23,17 @@ class FileDigest(BaseModel):
 
 
 class Source(BaseModel):
-    """Where the weights came from, and how surely they all arrived."""
+    """Where the weights came from, and how surely they all arrived.
+
+    `model_option`: the architecture was given with --model, since the checkpoint does not name one that may be
+    imported unasked.
+    """
 
     checkpoint: str
     sha256: str
     architecture: str
     arguments: dict[str, Any] = {}
+    model_option: bool = False
     loaded: int
     expected: int
     prefix: str = ""
@@ -61,7 +66,7 @@ class Receipt(BaseModel):
     model_config = ConfigDict(extra="forbid")
     schema_version: int = Field(default=SCHEMA, alias="schema")
     name: str
-    version: int
+    version: int = Field(ge=1)
     created: datetime
     format: str
     precision: str
@@ -80,4 +85,4 @@ class Receipt(BaseModel):
     hardware: str
 
     def to_json(self) -> str:
-        return self.model_dump_json(by_alias=True, indent=2)
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"

@@ -14,6 +14,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect
 
 import penstock
@@ -41,6 +42,14 @@ _STATUS: dict[type[PenstockError], int] = {
     Expired: 504,
 }
 _PREDICT_BODY = {
+    "parameters": [
+        {
+            "name": "top_k",
+            "in": "query",
+            "description": "How many labels to answer for each row of a classifier.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 3},
+        }
+    ],
     "requestBody": {
         "required": True,
         "content": {
@@ -57,7 +66,7 @@ _PREDICT_BODY = {
                 "schema": {"type": "object", "required": ["inputs"], "properties": {"inputs": {}}},
             },
         },
-    }
+    },
 }
 _INFER_BODY = {
     "requestBody": {
@@ -96,6 +105,8 @@ def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds
         yield
         await repository.close()
 
+    # A body is bounded, and a container may have no disk to spool it to.
+    MultiPartParser.spool_max_size = bounds.max_body_bytes
     app = FastAPI(title="penstock", version=penstock.__version__, lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
@@ -202,6 +213,9 @@ def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bound
         async def work() -> Response:
             model = find(repository, name)
             _refuse_encoded(request)
+            for key in request.query_params:
+                if key != "top_k":
+                    raise RequestError(f"query parameter {key[:40]!r} is unknown; the only one is top_k")
             top_k = _top_k(request.query_params.get("top_k", "3"))
             inputs = await _read_inputs(request, model, bounds)
             return _reply(predict.answer(model, await model.infer(inputs), top_k))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, evaluation, parity, runtimes
+from penstock import artifact, evaluation, parity, runtimes, trial
 from penstock.artifact import MODEL_NAME, Artifact
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
@@ -63,7 +63,7 @@ class Model:
         self.scheduler = Scheduler(
             make,
             max_batch=signature.max_batch,
-            max_queue_rows=max(limits.max_queue_rows, signature.max_batch),
+            max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
             instances=limits.instances,
             observer=metrics.observer(name, version),
@@ -140,6 +140,9 @@ class RunnerBatches:
         first = next(iter(items[0]))
         ends = np.cumsum([len(item[first]) for item in items])
         starts = [0, *ends[:-1]]
+        for name, array in answer.items():
+            if len(array) != ends[-1]:
+                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
         return [
             {name: array[start:end] for name, array in answer.items()} for start, end in zip(starts, ends, strict=True)
         ]
@@ -174,10 +177,7 @@ def replay(found: Artifact, runner: Runner) -> None:
         PenstockError: it does not.
     """
     receipt = found.receipt
-    try:
-        inputs, outputs = found.golden()
-    except Exception as error:  # an archive that passed its digest but was written wrong
-        raise PenstockError(f"{found.folder}: its golden.npz cannot be read: {error}") from None
+    inputs, outputs = found.golden()
     signature, limits = receipt.signature, receipt.verification.limits
     answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, signature.min_batch)
     try:
@@ -201,6 +201,8 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
     from penstock.runtimes.onnxruntime import read_signature
 
+    # Nobody vouches for a bare file, and a crash would take the other models along.
+    trial.attempt("onnxruntime", path)
     signature = read_signature(path)
 
     def make() -> BatchFunction:

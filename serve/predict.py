@@ -11,7 +11,7 @@ from penstock.preprocess import decode_image
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.protocol import parse_json
-from penstock.serve.tensors import from_json, mentions_truth
+from penstock.serve.tensors import from_json
 
 
 def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArray[np.generic]]:
@@ -32,7 +32,6 @@ def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArra
 def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
     """Inputs from `{"inputs": {name: rows, …}}`, or `{"inputs": rows}` for a model with one input."""
     content = parse_json(body)
-    truths = mentions_truth(body, len(body))
     if not isinstance(content, dict) or "inputs" not in content:
         raise RequestError(f"the request must be a JSON object with 'inputs': {_example(model)}")
     unknown = sorted(set(content) - {"inputs"})
@@ -48,7 +47,7 @@ def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
     for name in given:
         if name not in dtypes:
             raise RequestError(f"input {name[:128]!r} is unknown; the model's inputs are {', '.join(dtypes)}")
-    return {name: from_json(f"inputs.{name}", rows, dtypes[name], truths=truths) for name, rows in given.items()}
+    return {name: from_json(f"inputs.{name}", rows, dtypes[name]) for name, rows in given.items()}
 
 
 def _example(model: Model) -> str:
@@ -72,7 +71,10 @@ def answer(model: Model, outputs: dict[str, Any], top_k: int) -> dict[str, Any]:
 
 def _labelled(scores: NDArray[np.float64], labels: tuple[str, ...] | None, top_k: int) -> dict[str, Any]:
     order = np.argsort(-scores, kind="stable")[:top_k]
-    top = [{"label": labels[i] if labels else str(i), "score": round(float(scores[i]), 6)} for i in order]
+    top = [
+        {"label": labels[i] if labels and i < len(labels) else str(i), "score": round(float(scores[i]), 6)}
+        for i in order
+    ]
     return {**top[0], "top": top}
 
 

@@ -15,7 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
-from penstock.serve.tensors import from_bytes, from_json, mentions_truth
+from penstock.serve.tensors import from_bytes, from_json
 from penstock.signature import V2_DTYPES, Signature, Tensor
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -47,11 +47,10 @@ def decode(body: bytes, header_length: str | None, signature: Signature) -> Infe
     """
     text, binary = _split(body, header_length)
     content = parse_json(text)
-    truths = mentions_truth(body, len(text))
     if not isinstance(content, dict):
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     parameters = _object(content.get("parameters", {}), "parameters")
-    inputs, used = _inputs(content.get("inputs"), binary, truths)
+    inputs, used = _inputs(content.get("inputs"), binary)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
     return InferRequest(
@@ -84,7 +83,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvi
     return view[:length], view[length:]
 
 
-def _inputs(listed: Any, binary: memoryview, truths: bool) -> tuple[dict[str, NDArray[np.generic]], int]:
+def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
         raise RequestError(f"'inputs' is {_kind(listed)}; it must be a list of at least one tensor")
     inputs: dict[str, NDArray[np.generic]] = {}
@@ -98,18 +97,18 @@ def _inputs(listed: Any, binary: memoryview, truths: bool) -> tuple[dict[str, ND
             raise RequestError(f"inputs[{index}].name is {_shown(name)}; a name has 256 characters at most")
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
-        if "data" in entry and "binary_data_size" in (entry.get("parameters") or {}):
-            raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
         dtype = _dtype(name, entry.get("datatype"))
         shape = _shape(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
+        if "data" in entry and "binary_data_size" in parameters:
+            raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
         size = parameters.get("binary_data_size")
         if size is not None:
             size = _whole(size, f"binary_data_size of input {name!r}", 0, len(binary) - used)
             inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
             used += size
         elif "data" in entry:
-            inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape, truths=truths)
+            inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape)
         else:
             raise RequestError(f"input {name!r} has neither data nor parameters.binary_data_size")
     return inputs, used

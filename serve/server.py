@@ -57,7 +57,7 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
-        listener.listen(BACKLOG)  # from here on a client that comes waits; before, it would be refused
+        _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
         first = next(iter(repository.models))
         say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
         server.run(sockets=[listener])
@@ -68,15 +68,33 @@ def _announce(repository: Repository, say: Callable[[str], None]) -> None:
         say(f"serving {model.name} version {model.version}: {_described(model)}")
     for name, reason in repository.failures.items():
         say(f"NOT serving {name}: {reason}")
+    if repository.failures and repository.models:
+        say("the server is not ready while a declared model is missing; name the folders to serve to leave it out")
 
 
 def _described(model: Model) -> str:
     receipt = model.receipt
     if receipt is None:
         return "bare ONNX file, unverified: no receipt vouches for its answers"
-    run = "verified" if receipt.verification.engine_run else "its engine was never run before"
+    run = "verified" if receipt.verification.real else "verified on synthetic samples"
+    if not receipt.verification.engine_run:
+        run = "its engine was never run before"
     return (
         f"{receipt.format} {receipt.precision} by {receipt.runtime}, {run}, batches up to {model.signature.max_batch}"
+    )
+
+
+def _listen(listener: socket.socket, address: Address) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # another took the port while the models were loaded
+        raise _refused(address, error) from None
+
+
+def _refused(address: Address, error: Exception) -> PenstockError:
+    reason = getattr(error, "strerror", None) or error
+    return PenstockError(
+        f"--host {address.host[:80]} --port {address.port}: cannot listen there: {reason}; choose another --port"
     )
 
 
@@ -86,9 +104,6 @@ def _bind(address: Address) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise PenstockError(
-            f"--host {address.host} --port {address.port}: cannot listen there: {reason}; choose another --port"
-        ) from None
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise _refused(address, error) from None
     return listener

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -10,6 +11,15 @@ from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
 from penstock.signature import V2_DTYPES
+
+_MAX_RANK = 32
+# What JSON may hold for each kind of dtype, and what to call it.
+_ALLOWED: dict[str, tuple[set[type], str]] = {
+    "f": ({int, float}, "numbers"),
+    "i": ({int}, "whole numbers"),
+    "u": ({int}, "whole numbers"),
+    "b": ({bool}, "true or false"),
+}
 
 
 def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
@@ -26,14 +36,7 @@ def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) 
     return array
 
 
-def mentions_truth(body: bytes, length: int) -> bool:
-    """Whether the first `length` bytes hold `true` or `false`, outside strings or in them: a quick first look."""
-    return body.find(b"true", 0, length) >= 0 or body.find(b"false", 0, length) >= 0
-
-
-def from_json(
-    field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None, *, truths: bool = True
-) -> NDArray[np.generic]:
+def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
     """Flat or nested JSON numbers as an array of `dtype`, and of `shape` where one is given.
 
     Args:
@@ -41,51 +44,46 @@ def from_json(
         data: lists of numbers, as they were parsed.
         dtype: numpy's name of it.
         shape: None takes the shape of the lists.
-        truths: whether `data` may hold true or false, which numpy would quietly count as 1 and 0.
 
     Raises:
         RequestError: they are no numbers, out of the dtype's range, ragged, or not as many as the shape takes.
     """
-    try:
-        array = np.array(data)
-    except (ValueError, OverflowError, TypeError):
-        raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers") from None
-    if truths and array.dtype.kind in "fiu" and _any(data, bool):
-        array = array.astype(object)
-    if dtype == "uint64" and array.dtype.kind == "f" and not _any(data, float):
-        array = _unsigned(field, data)  # numpy takes whole numbers on both sides of 2^63 for floats
-    array = _cast(field, array, np.dtype(dtype))
+    flat, nested = _flatten(field, data)
+    array = _typed(field, flat, np.dtype(dtype))
     if shape is None:
-        return array
-    if array.size != math.prod(shape) or (array.ndim != 1 and array.shape != shape):
-        raise RequestError(f"{field} has shape {list(array.shape)}; 'shape' says {list(shape)}")
+        return array.reshape(nested)
+    if array.size != math.prod(shape) or (len(nested) != 1 and nested != shape):
+        raise RequestError(f"{field} has shape {list(nested)}; 'shape' says {list(shape)}")
     return array.reshape(shape)
 
 
-def _any(data: Any, kind: type) -> bool:
-    return any(_any(part, kind) for part in data) if isinstance(data, list) else isinstance(data, kind)
+def _flatten(field: str, data: Any) -> tuple[list[Any], tuple[int, ...]]:
+    """Nested lists as one list, and their shape. numpy would do it, but takes strings and truths for numbers."""
+    if not isinstance(data, list):
+        return [data], ()
+    shape = [len(data)]
+    while data and isinstance(data[0], list):
+        lengths = {len(part) if isinstance(part, list) else -1 for part in data}
+        if len(lengths) != 1 or len(shape) >= _MAX_RANK:
+            raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers")
+        shape.append(lengths.pop())
+        data = list(itertools.chain.from_iterable(data))
+    return data, tuple(shape)
 
 
-def _unsigned(field: str, data: Any) -> NDArray[Any]:
-    array = np.array(data, object)
-    if array.size and (array.min() < 0 or array.max() >= 2**64):
-        raise RequestError(f"{field} holds a number out of UINT64's 0 to {2**64 - 1}")
-    return array.astype(np.uint64)
-
-
-def _cast(field: str, array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[np.generic]:
-    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}[dtype.kind]
-    if array.size == 0 and array.dtype.kind == "f":  # an empty list has no kind of its own
-        return array.astype(dtype)
-    if array.dtype.kind not in kinds:
-        wanted = {"f": "numbers", "b": "true or false"}.get(dtype.kind, "whole numbers")
+def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.generic]:
+    allowed, wanted = _ALLOWED[dtype.kind]
+    kinds = set(map(type, flat))
+    if list in kinds:
+        raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers")
+    if not kinds <= allowed:
         raise RequestError(f"{field} must hold {wanted} only, for {V2_DTYPES[dtype.name]}")
-    if dtype.kind in "iu":
+    if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)
-        if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
+        if min(flat) < limits.min or max(flat) > limits.max:
             raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
-        cast = array.astype(dtype)
-    if dtype.kind == "f" and not np.isfinite(cast).all():
+        array = np.array(flat, np.float64 if dtype.kind == "f" else dtype).astype(dtype, copy=False)
+    if dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s range")
-    return cast
+    return array

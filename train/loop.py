@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from penstock import architecture, checkpoint, datasets, evaluation, probe
 from penstock.checkpoint import Card
 from penstock.datasets import Part, Rows
+from penstock.errors import PenstockError
 from penstock.evaluation import Score
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
@@ -124,12 +125,20 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
     parts = {name: datasets.rows(part, recipe.preprocess) for name, part in datasets.load(recipe.dataset).items()}
     net = architecture.build(recipe.model).train()
     keeper = _Keeper(folder, describe(recipe), parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
+    _check_classes(keeper.card, parts)
     logs = folder / "logs"
     with writing("--output", folder, "checkpoints written before are whole"):
         seconds = _fit(recipe, net, parts, _trainer(recipe, logs, keeper, progress))
     best = checkpoint.load(folder / "best.pth")
     score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
     return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
+
+
+def _check_classes(card: Card, parts: dict[Part, Rows]) -> None:
+    classes = len(card.labels or ())
+    most = max(int(rows.labels.max()) for rows in parts.values() if rows.labels is not None)
+    if most >= classes:
+        raise PenstockError(f"recipe {card.name}: the network has {classes} classes; the data goes up to class {most}")
 
 
 def _fit(recipe: Recipe, net: nn.Module, parts: dict[Part, Rows], trainer: Any) -> float:
@@ -141,11 +150,14 @@ def _fit(recipe: Recipe, net: nn.Module, parts: dict[Part, Rows], trainer: Any) 
         warnings.filterwarnings("ignore", message=".*number of training batches.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        trainer.fit(
-            _Classifier(net, recipe),
-            DataLoader(_dataset(parts["train"]), recipe.batch_size, shuffle=True, generator=generator),
-            DataLoader(_dataset(parts["val"]), len(parts["val"])),
-        )
+        try:
+            trainer.fit(
+                _Classifier(net, recipe),
+                DataLoader(_dataset(parts["train"]), recipe.batch_size, shuffle=True, generator=generator),
+                DataLoader(_dataset(parts["val"]), len(parts["val"])),
+            )
+        except SystemExit:  # how Lightning ends on ^C
+            raise KeyboardInterrupt from None
     if trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started

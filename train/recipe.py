@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from penstock.architecture import Architecture
 from penstock.datasets import DatasetSpec
@@ -32,7 +32,7 @@ class Augment(BaseModel):
 class Optim(BaseModel):
     """AdamW under a one-cycle schedule that peaks at `lr`, with gradients clipped to norm `clip`."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
     lr: float = Field(gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -45,7 +45,7 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
     task: str
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     dataset: DatasetSpec
@@ -54,6 +54,13 @@ class Recipe(BaseModel):
     augment: Augment = Augment()
     optim: Optim
     batch: Dim
+
+    @model_validator(mode="after")
+    def _shift_leaves_a_picture(self) -> Recipe:
+        side = min(self.preprocess.height, self.preprocess.width)
+        if self.augment.shift >= side:
+            raise ValueError(f"augment.shift is {self.augment.shift}; it must be under the picture's side, {side}")
+        return self
 
 
 def load(recipe: str, **overrides: Any) -> Recipe:

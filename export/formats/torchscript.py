@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.jit._trace import TracerWarning
 
 from penstock.errors import PenstockError
 from penstock.export import capture
@@ -53,6 +54,8 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         with warnings.catch_warnings():
             # torch.jit is deprecated; the command line says so once, in its own words.
             warnings.simplefilter("ignore")
+            # What tracing warns of is a value of the example that the trace would keep for every input.
+            warnings.simplefilter("error", TracerWarning)
             scripted: Any = torch.jit.script(module) if options.script else module
             if half:
                 # A script cannot take any number of inputs, but a trace may call one.

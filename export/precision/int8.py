@@ -54,7 +54,7 @@ def for_onnxruntime(graph: Any, calibration: Rows | None, work: Path) -> tuple[A
             calibrate_method=quantization.CalibrationMethod.MinMax,
             extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
         )
-    return onnx.load(str(paths[2])), _record(rows, ONNXRUNTIME_METHOD)
+    return _quantised(onnx.load(str(paths[2]))), _record(rows, ONNXRUNTIME_METHOD)
 
 
 def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
@@ -80,7 +80,13 @@ def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any,
         if os.strerror(errno.ENOSPC) in lines[-1]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise PenstockError(f"ModelOpt cannot quantise the model: {lines[-1][:300]}")
-    return onnx.load(str(paths[2])), _record(rows, TENSORRT_METHOD)
+    return _quantised(onnx.load(str(paths[2]))), _record(rows, TENSORRT_METHOD)
+
+
+def _quantised(graph: Any) -> Any:
+    if not any(node.op_type == "QuantizeLinear" for node in graph.graph.node):
+        raise PenstockError("--precision int8 finds no operator here that it can lower; export it as fp16 or fp32")
+    return graph
 
 
 def _real(calibration: Rows | None) -> Rows:

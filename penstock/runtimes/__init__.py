@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +100,8 @@ def load(runtime: str, path: Path, signature: Signature, *, device: str = "cpu",
     Raises:
         PenstockError: the runtime is unknown or not installed, or refuses the file.
     """
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
+        raise PenstockError(f"--device {device!r}: must be cpu, cuda or cuda:N")
     runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads)
     return runner
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class OnnxRunner(BaseRunner):
         try:
             return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
         except Exception as error:  # onnxruntime raises a class of its own for each status code
-            if type(error).__name__ not in ("InvalidArgument", "RuntimeException") or "alloc" in str(error):
+            if "alloc" in str(error) or "CUDA" in str(error):
                 raise
             raise RejectedInput(f"the model rejects these inputs: {_reason(error)}") from None
 
@@ -97,13 +98,14 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
 
 def _reason(error: Exception) -> str:
     """What onnxruntime complains of, without its codes and source lines."""
-    return str(error).splitlines()[0].rpartition("] :")[2].strip()[:300]
+    line = str(error).splitlines()[0]
+    return re.split(r"Status Message: |\] : \d+ : \w+ : ", line)[-1].strip()[:300]
 
 
 def _session(path: Path, device: str, threads: int | None) -> Any:
     onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised, and said once by whoever asked
     if threads is not None:
         options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

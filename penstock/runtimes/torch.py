@@ -63,6 +63,7 @@ class TorchRunner(BaseRunner):
 def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
     """A module's answer (tensor, tuple or dict of tensors) as named arrays: dicts by key, others by position."""
     if isinstance(answer, dict):
+        answer = {str(name): value for name, value in answer.items()}
         if set(answer) != set(names):
             raise PenstockError(f"the model answers {sorted(map(str, answer))}; its signature says {sorted(names)}")
         tensors = [answer[name] for name in names]

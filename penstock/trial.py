@@ -1,0 +1,49 @@
+"""Trials: loading and running a model once in a process of its own, since a runtime may crash on a file.
+
+python -m penstock.trial RUNTIME FILE [SIGNATURE-AS-JSON]
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock import runtimes
+from penstock.errors import PenstockError
+from penstock.runtimes.onnxruntime import read_signature
+from penstock.signature import Signature
+from penstock.synthetic import synthesize
+
+TIMEOUT_S = 600
+
+
+def attempt(runtime: str, path: Path, signature: Signature | None = None) -> None:
+    """See that a runtime survives a file, in a process that may die of it. Without a signature, an ONNX file's own.
+
+    An error that the runtime raises in good order is left for the caller to meet.
+
+    Raises:
+        PenstockError: the process died of a signal, or did not end.
+    """
+    contract = [signature.model_dump_json()] if signature is not None else []
+    command = [sys.executable, "-m", "penstock.trial", runtime, str(path), *contract]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise PenstockError(f"{path.name}: {runtime} does not finish loading it within {TIMEOUT_S} s") from None
+    if done.returncode < 0:
+        name = signal.Signals(-done.returncode).name
+        raise PenstockError(f"{path.name}: {runtime} crashes on it ({name}); try another --precision or --format")
+
+
+def _run(runtime: str, path: str, signature: str | None = None) -> None:
+    contract = read_signature(Path(path)) if signature is None else Signature.model_validate_json(signature)
+    sizes = {name: dim.min for name, dim in contract.dims.items()}
+    with runtimes.load(runtime, Path(path), contract) as runner:
+        runner.run(synthesize(contract, sizes).inputs)
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])
