@@ -42,6 +42,8 @@ TORCH_FREE = (
     "penstock.preprocess",
     "penstock.receipt",
     "penstock.signature",
+    "penstock.synthetic",
+    "penstock.trial",
     "penstock.tritonconfig",
     "penstock.runtimes",
     "penstock.runtimes.fake",
