@@ -283,6 +283,21 @@ MORE_EXPORTS: dict[str, Case] = {
         ["--model", "./net.py:Net", "--input", "x:float32[batch,4]", "other.pth"],
         ["1 missing (bias)", "1 mis-shaped (weight [3, 4] for [2, 4])"],
     ),
+    "no format": (["--format", ",", "best.pth"], ["--format ','", "must name at least one"]),
+    "no precision": (["--precision", "", "best.pth"], ["--precision ''", "must name at least one"]),
+    "an error without end": (["--max-error", "inf", "best.pth"], ["--max-error", "finite"]),
+    "int8 without samples": (
+        ["--int8", "--model", "./net.py:Net", "--input", "x:float32[batch,4]", "bare.pth"],
+        ["--precision int8 needs real samples", "--data FILE.npz"],
+    ),
+    "a range of no dimension": (["--dim", "seq=1,8,64", "best.pth"], ["--dim seq", "those are batch"]),
+    "a range without sizes": (["--dim", "batch", "best.pth"], ["--dim 'batch'", "NAME=MIN,OPT,MAX"]),
+    "an exported model": (["models/x.onnx"], ["models/x.onnx: no such file"]),
+    "a path of too many characters": (["x" * 300], ["File name too long"]),
+    "inputs that the checkpoint names itself": (
+        ["--input", "image:float32[batch,1,8,8]", "best.pth"],
+        ["--input 'image:float32[batch,1,8,8]'", "names its own inputs"],
+    ),
     "a file for output": (["--output", "notes.txt", "best.pth"], ["--output notes.txt", "cannot be written"]),
     "a bad name": (["--name", "../digits", "best.pth"], ["--name '../digits'", "letters, digits"]),
     "a checkpoint that names no architecture": (["bare.pth"], ["bare.pth: names no architecture", "--model"]),
@@ -371,3 +386,39 @@ def test_serving_models_none_of_which_loads_is_one_line(tmp_path: Path) -> None:
 def test_serving_at_a_port_in_use_is_one_line(road: Road) -> None:
     port = road.url.rpartition(":")[2]
     refused(penstock(road.folder, "serve", "models/", "--port", port), f"--port {port}", "choose another --port")
+
+
+def test_one_format_named_twice_is_one_variant(trained: Path, tmp_path: Path) -> None:
+    folder = desk(tmp_path, trained)
+    ran = penstock(folder, "export", "--format", "torchscript,torchscript", "best.pth")
+    assert ran.code == 0, ran.err
+    assert [path.name for path in (folder / "models/digits-torchscript-fp32").iterdir() if path.is_dir()] == ["1"]
+
+
+def test_eval_takes_somebody_else_s_checkpoint_with_its_class(trained: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    folder = desk(tmp_path, trained)
+    (folder / "net.py").write_text(NET)
+    linear = torch.nn.Linear(4, 2)
+    torch.save(linear.state_dict(), folder / "bare.pth")
+    rows = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    labels = linear(torch.from_numpy(rows)).argmax(1).numpy()
+    labels[:5] = 1 - labels[:5]
+    np.savez(folder / "data.npz", x=rows, labels=labels)
+    options = ["--data", "data.npz", "--model", "./net.py:Net", "--input", "x:float32[batch,4]"]
+    ran = penstock(folder, "eval", "bare.pth", *options)
+    assert (ran.code, ran.out.strip()) == (0, "bare.pth: 90.00% correct (45 of 50)"), ran.err
+
+
+def test_an_export_that_is_terminated_takes_its_draft_away(trained: Path, tmp_path: Path) -> None:
+    folder = desk(tmp_path, trained)
+    command = [sys.executable, "-m", "penstock", "export", "--precision", "fp32,fp16,int8", "best.pth"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("models/.draft-*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert list(folder.glob("models/.draft-*")) == []

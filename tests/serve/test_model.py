@@ -323,7 +323,7 @@ def test_golden_data_that_cannot_be_read_is_refused(copied: Callable[[str], Arti
     found = copied("digits-onnx-fp32")
     (found.folder / artifact.GOLDEN).write_bytes(b"PK\x03\x04 not really")
     vouch(found)
-    with pytest.raises(PenstockError, match=r"golden\.npz cannot be read"):
+    with pytest.raises(PenstockError, match=r"golden\.npz: cannot be read"):
         load(found.folder, Limits(), Metrics())
 
 

@@ -178,3 +178,11 @@ def test_softmax_of_float16_is_computed_in_float64() -> None:
     scores = predict.softmax(np.array([[60000, 60000 - 32]], np.float16))
     assert scores.dtype == np.float64
     assert scores[0, 1] == pytest.approx(np.exp(-32), rel=1e-9)
+
+
+def test_fewer_labels_than_classes_leave_numbers_for_the_rest() -> None:
+    assert predict._labelled(np.array([0.1, 0.2, 0.7]), ("no", "yes"), 2) == {
+        "label": "2",
+        "score": 0.7,
+        "top": [{"label": "2", "score": 0.7}, {"label": "yes", "score": 0.2}],
+    }

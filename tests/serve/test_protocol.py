@@ -619,3 +619,17 @@ def test_numbers_that_are_none_are_sent_as_the_clients_read_them() -> None:
     body, _ = protocol.encode("m", 1, request, {"total": np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)})
     assert b'"data":[NaN,Infinity,-Infinity,1.5]' in body
     assert json.loads(body)["outputs"][0]["data"][1:] == [np.inf, -np.inf, 1.5]
+
+
+@pytest.mark.parametrize("parameters", [5, True, 1.5, [], "x"])
+def test_parameters_that_are_no_object_are_refused_beside_data_too(parameters: Any) -> None:
+    content = valid()
+    content["inputs"][0]["parameters"] = parameters
+    assert "parameters of input 'image'" in refusal(content)
+
+
+def test_a_list_of_strings_is_refused_before_it_costs_memory() -> None:
+    content = valid()
+    # numpy would make room for the longest of them in every place: 200 GB.
+    content["inputs"][0]["data"] = ["a" * 1_000_000, *[""] * 50_000]
+    assert "must hold numbers only" in refusal(content)
