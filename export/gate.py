@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from penstock import evaluation
 from penstock.datasets import Rows
 from penstock.errors import GateError
 from penstock.parity import Distance, Limits, compare, worst
 from penstock.runtimes import Runner
 from penstock.signature import Dim, Signature
-from penstock.synthetic import synthesize
 
 # Rounding alone: float32 reorders sums; float16 keeps 11 bits; int8 has 256 steps a tensor.
 LIMITS = {
@@ -18,6 +19,8 @@ LIMITS = {
     "fp16": Limits(max_error=1e-2, min_agreement=0.99),
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
+
+_FEW = 8
 
 
 def verify(
@@ -57,16 +60,20 @@ def verify(
     return sizes, tuple(worst([*seen, *whole]))
 
 
-def verify_dims(runner: Runner, source: Runner, signature: Signature, limits: Limits) -> list[Distance]:
+def verify_dims(runner: Runner, source: Runner, rows: Rows, signature: Signature, limits: Limits) -> list[Distance]:
     """Compare a runner with its source at the smallest, an odd and the largest size of each dimension but the batch.
 
-    The inputs are synthetic: real ones have the sizes they have.
+    Args:
+        runner: the export.
+        source: the float32 source.
+        rows: samples; the first few are cut, or repeated along the dimension, to each size.
+        signature: the contract, with the ranges.
+        limits: what each output must keep; agreement is not judged over so few rows.
 
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
-    usual = {name: dim.opt for name, dim in signature.dims.items()}
-    usual[str(signature.batch)] = signature.min_batch
+    batch = min(signature.max_batch, max(signature.min_batch, _FEW))
     seen: list[Distance] = []
     for name, dim in signature.dims.items():
         if name == signature.batch:
@@ -74,7 +81,7 @@ def verify_dims(runner: Runner, source: Runner, signature: Signature, limits: Li
         middle = (dim.min + dim.max) // 2
         odd = min(dim.max, middle + 1 - middle % 2)
         for size in sorted({dim.min, odd, dim.max}):
-            inputs = synthesize(signature, {**usual, name: size}).inputs
+            inputs = _resized(_cut(rows.inputs, slice(batch)), signature, name, size)
             try:
                 reference = source.run(inputs)
             except Exception as error:
@@ -82,10 +89,22 @@ def verify_dims(runner: Runner, source: Runner, signature: Signature, limits: Li
                     f"the source model itself fails at {name} = {size}: {_first_line(error)}; "
                     f"narrow it with --dim {name}=…"
                 ) from error
-            found = _distances(runner, inputs, reference, signature.min_batch)
-            _judge([item.model_copy(update={"agreement": None}) for item in found], limits, f"{name} = {size}")
+            found = _distances(runner, inputs, reference, batch)
+            found = [item.model_copy(update={"agreement": None}) for item in found]
+            _judge(found, limits, f"{name} = {size}")
             seen.extend(found)
-    return [item.model_copy(update={"agreement": None}) for item in seen]
+    return seen
+
+
+def _resized(inputs: dict[str, Any], signature: Signature, name: str, size: int) -> dict[str, Any]:
+    """The inputs with every axis that bears the dimension's name cut, or repeated, to `size`."""
+    resized = dict(inputs)
+    for tensor in signature.inputs:
+        for axis, declared in enumerate(tensor.shape):
+            if declared == name:
+                array = resized[tensor.name]
+                resized[tensor.name] = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return resized
 
 
 def _first_line(error: Exception) -> str:

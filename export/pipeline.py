@@ -238,7 +238,7 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
         trial.attempt(runtime, folder / file, signature)
     with runtimes.load(runtime, folder / file, signature) as runner:
         batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.dims[str(signature.batch)])
-        others = gate.verify_dims(runner, TorchRunner(job.origin.module, signature), signature, limits)
+        others = gate.verify_dims(runner, TorchRunner(job.origin.module, signature), job.rows, signature, limits)
     return Verification(
         runtime=runtime,
         engine_run=here,

@@ -70,6 +70,8 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         other = "--trace" if options.script else "--script"
+        if half:
+            other = "--format onnx, whose float16 keeps what the module computes in float32"
         raise PenstockError(
             f"the model cannot be written as TorchScript by --{road}: {lines[0][:200] if lines else error!r}; "
             f"try {other}"
