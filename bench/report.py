@@ -21,9 +21,12 @@ def show(result: Result) -> None:
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
     facts = result.environment
     threads = facts["threads"] or "the runtime's own"
+    device = facts["device"]
+    if facts["gpu"] and device == "cpu":
+        device = "cuda:0 for engines, cpu for others"
     gpu = f"{facts['gpu']['gpu']}, CUDA {facts['gpu']['cuda_driver']}; " if facts["gpu"] else ""
     console.print(
-        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {facts['device']}, "
+        f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {device}, "
         f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; "
         "copies to and from the runtime included",
         soft_wrap=True,

@@ -9,7 +9,7 @@ from torch import nn
 
 from penstock.errors import PenstockError, require
 from penstock.export.quiet import quiet
-from penstock.signature import Signature
+from penstock.signature import Signature, Tensor
 from penstock.synthetic import synthesize
 
 # What torch.export writes natively; it answers a lower one with 18 as well.
@@ -88,12 +88,20 @@ def _strip(model: Any) -> None:
         node.ClearField("doc_string")
 
 
+def _name_computed(dims: Any, tensor: Tensor, signature: Signature) -> None:
+    """Give an output's axis whose size is computed, as in (seq + 1)//2, the name that the signature has for it."""
+    for held, declared in zip(dims, tensor.shape, strict=False):
+        if isinstance(declared, str) and declared not in signature.dims and held.dim_param:
+            held.dim_param = declared
+
+
 def _check(model: Any, signature: Signature) -> None:
     for group, tensors in ((model.graph.input, signature.inputs), (model.graph.output, signature.outputs)):
         names = [value.name for value in group]
         if names != [tensor.name for tensor in tensors]:
             raise PenstockError(f"the captured graph has {names}; the signature has {[t.name for t in tensors]}")
         for value, tensor in zip(group, tensors, strict=True):
+            _name_computed(value.type.tensor_type.shape.dim, tensor, signature)
             held = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
             if held != list(tensor.shape):
                 raise PenstockError(

@@ -24,7 +24,12 @@ _FEW = 8
 
 
 def verify(
-    runner: Runner, rows: Rows, reference: dict[str, Any], limits: Limits, batch: Dim
+    runner: Runner,
+    rows: Rows,
+    reference: dict[str, Any],
+    limits: Limits,
+    batch: Dim,
+    source: Runner | None = None,
 ) -> tuple[tuple[int, ...], tuple[Distance, ...]]:
     """Compare a runner with the source's outputs at the smallest batch, the next, odd and usual ones, and the largest.
 
@@ -37,6 +42,7 @@ def verify(
         limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
             flips is no half.
         batch: the signature's range of batch sizes.
+        source: run at each smaller size too, since its answers may depend on it; else `reference` is cut.
 
     Returns:
         The batch sizes run, and the worst distance of each output.
@@ -51,11 +57,13 @@ def verify(
     for size in sizes[:-1]:
         for start in sorted({0, len(rows) - size}):
             part = slice(start, start + size)
-            found = _distances(runner, _cut(rows.inputs, part), _cut(reference, part), size)
+            inputs = _cut(rows.inputs, part)
+            expected = _cut(reference, part) if source is None else _answer(source, inputs, f"batch {size}")
+            found = _distances(runner, inputs, expected, size, f"batch {size}")
             found = [item.model_copy(update={"agreement": None}) for item in found]
             _judge(found, limits, f"batch {size}")
             seen.extend(found)
-    whole = _distances(runner, rows.inputs, reference, batch.max)
+    whole = _distances(runner, rows.inputs, reference, batch.max, f"batch {batch.max}")
     _judge(whole, limits, f"batch {batch.max}")
     return sizes, tuple(worst([*seen, *whole]))
 
@@ -82,18 +90,21 @@ def verify_dims(runner: Runner, source: Runner, rows: Rows, signature: Signature
         odd = min(dim.max, middle + 1 - middle % 2)
         for size in sorted({dim.min, odd, dim.max}):
             inputs = _resized(_cut(rows.inputs, slice(batch)), signature, name, size)
-            try:
-                reference = source.run(inputs)
-            except Exception as error:
-                raise GateError(
-                    f"the source model itself fails at {name} = {size}: {_first_line(error)}; "
-                    f"narrow it with --dim {name}=…"
-                ) from error
-            found = _distances(runner, inputs, reference, batch)
+            reference = _answer(source, inputs, f"{name} = {size}")
+            found = _distances(runner, inputs, reference, batch, f"{name} = {size}")
             found = [item.model_copy(update={"agreement": None}) for item in found]
             _judge(found, limits, f"{name} = {size}")
             seen.extend(found)
     return seen
+
+
+def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any]:
+    try:
+        return source.run(inputs)
+    except Exception as error:
+        raise GateError(
+            f"the source model itself fails at {where}: {_first_line(error)}; narrow the range with --batch or --dim"
+        ) from error
 
 
 def _resized(inputs: dict[str, Any], signature: Signature, name: str, size: int) -> dict[str, Any]:
@@ -116,13 +127,13 @@ def _cut(arrays: dict[str, Any], part: slice) -> dict[str, Any]:
     return {name: array[part] for name, array in arrays.items()}
 
 
-def _distances(runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int) -> list[Distance]:
+def _distances(
+    runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int, where: str
+) -> list[Distance]:
     try:
         return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
-        raise GateError(
-            f"the gate stopped it at batch {batch}: {type(error).__name__}: {_first_line(error)}"
-        ) from error
+        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {_first_line(error)}") from error
 
 
 def _judge(found: list[Distance], limits: Limits, where: str) -> None:

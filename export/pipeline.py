@@ -237,8 +237,9 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
     if runtime != "torch":  # PyTorch has run the module in this process already
         trial.attempt(runtime, folder / file, signature)
     with runtimes.load(runtime, folder / file, signature) as runner:
-        batches, distances = gate.verify(runner, job.rows, job.reference, limits, signature.dims[str(signature.batch)])
-        others = gate.verify_dims(runner, TorchRunner(job.origin.module, signature), job.rows, signature, limits)
+        source, batch = TorchRunner(job.origin.module, signature), signature.dims[str(signature.batch)]
+        batches, distances = gate.verify(runner, job.rows, job.reference, limits, batch, source)
+        others = gate.verify_dims(runner, source, job.rows, signature, limits)
     return Verification(
         runtime=runtime,
         engine_run=here,
@@ -281,7 +282,7 @@ def _receipt(
             loaded=origin.proof.loaded,
             expected=origin.proof.expected,
             prefix=origin.proof.prefix,
-            model_option=job.request.override.model is not None,
+            options=_options(job.request, name),
         ),
         signature=job.source.signature,
         preprocess=card.preprocess,
@@ -293,6 +294,26 @@ def _receipt(
         build={**built.build, **job.notes},
         hardware=built.hardware,
     )
+
+
+def _options(request: Request, format: str) -> tuple[str, ...]:
+    """The words of the command line that made this request, without format, precision and output."""
+    given = request.override
+    pairs: list[tuple[str, Any]] = [
+        ("--name", request.name),
+        ("--model", given.model),
+        *(("--model-args", f"{name}={value!r}") for name, value in given.model_args.items()),
+        *(("--input", text) for text in given.inputs),
+        *(("--dim", f"{name}={dim.min},{dim.opt},{dim.max}") for name, dim in given.dims.items()),
+        ("--batch", given.batch and f"{given.batch.min},{given.batch.opt},{given.batch.max}"),
+        ("--data", request.data),
+        ("--max-error", request.max_error),
+        ("--min-agreement", request.min_agreement),
+    ]
+    words = [word for option, value in pairs if value is not None for word in (option, str(value))]
+    words += ["--no-fuse"] if not request.fuse else []
+    words += ["--script"] if request.script and format == "torchscript" else []
+    return tuple(words)
 
 
 def describe(published: Artifact) -> str:

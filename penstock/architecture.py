@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,7 +121,8 @@ def _import_file(name: str) -> Any:
     path = Path(name)
     if not path.is_file():
         raise PenstockError(f"--model {name}: no such file")
-    private = f"_penstock_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    stem = re.sub(r"[^A-Za-z0-9]", "_", path.stem)  # TorchScript writes the module's name down
+    private = f"_penstock_{stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(private, path)
     if spec is None or spec.loader is None:
         raise PenstockError(f"--model {name}: cannot be imported")
@@ -140,11 +142,12 @@ def _import_file(name: str) -> Any:
 def load_weights(module: nn.Module, content: Mapping[str, Any]) -> Proof:
     """Put the tensors of a checkpoint into `module`, every one of them, or raise with the names that do not fit."""
     state, wrapper = _unwrap(content)
-    unusual = [
-        name for name, tensor in state.items() if tensor.is_meta or tensor.layout != torch.strided or tensor.is_nested
-    ]
+    unusual = [name for name, tensor in state.items() if _is_unusual(tensor)]
     if unusual:
-        raise PenstockError(f"tensors must be dense and hold data; these are sparse, nested or meta: {_some(unusual)}")
+        raise PenstockError(
+            f"tensors must be dense and hold real numbers; these are sparse, nested, meta, quantised or complex: "
+            f"{_some(unusual)}"
+        )
     expected = module.state_dict()
     state, prefix = _strip(state, set(expected))
     missing = [name for name in expected if name not in state]
@@ -166,6 +169,16 @@ def load_weights(module: nn.Module, content: Mapping[str, Any]) -> Proof:
         )
     module.load_state_dict(state, strict=True)
     return Proof(loaded=len(state), expected=len(expected), prefix=prefix, wrapper=wrapper)
+
+
+def _is_unusual(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_meta
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.is_complex()
+        or tensor.layout != torch.strided
+    )
 
 
 def _unwrap(content: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], str]:

@@ -72,9 +72,12 @@ class Artifact:
             with np.load(path, allow_pickle=False) as arrays:
                 inputs = {t.name: arrays[f"input:{t.name}"] for t in self.receipt.signature.inputs}
                 outputs = {t.name: arrays[f"output:{t.name}"] for t in self.receipt.signature.outputs}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except PenstockError:
+            raise
+        except Exception as error:  # zip and zlib have errors of many kinds for a damaged file
             raise PenstockError(f"{path}: cannot be read: {error}") from None
-        if any(array.ndim == 0 or len(array) == 0 for array in (*inputs.values(), *outputs.values())):
+        held = (*inputs.values(), *outputs.values())
+        if any(not isinstance(array, np.ndarray) or array.ndim == 0 or len(array) == 0 for array in held):
             raise PenstockError(f"{path}: holds no rows")
         return inputs, outputs
 
@@ -119,16 +122,9 @@ class Artifact:
 
 
 def rebuild_command(receipt: Receipt) -> str:
-    """The command that exported an artifact, as far as its receipt tells."""
-    source, dims = receipt.source, receipt.signature.dims
+    """The command that exports an artifact anew."""
     words = ["penstock", "export", "--format", receipt.format, "--precision", receipt.precision]
-    if source.model_option:
-        words += ["--model", source.architecture]
-        words += [word for name, value in source.arguments.items() for word in ("--model-args", f"{name}={value!r}")]
-        words += [word for tensor in receipt.signature.inputs for word in ("--input", str(tensor))]
-    for name, dim in dims.items():
-        words += ["--dim", f"{name}={dim.min},{dim.opt},{dim.max}"]
-    return shlex.join([*words, source.checkpoint])
+    return shlex.join([*words, *receipt.source.options, receipt.source.checkpoint])
 
 
 def read(folder: Path) -> Artifact:

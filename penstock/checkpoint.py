@@ -111,6 +111,7 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         proof = architectures.load_weights(module, content)
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}") from None
+    held = [_samples(path, content, part, card.signature) for part in ("calibration", "golden")]
     card = card.model_copy(update={"signature": _ranged(card.signature, override.dims)})
     card = card.model_copy(update={"signature": _proven(path, module, card.signature)})
     _check_card(path, card)
@@ -122,8 +123,8 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         proof=proof,
         sha256=sha256(path),
         path=path,
-        calibration=_samples(path, content, "calibration", card.signature),
-        golden=_samples(path, content, "golden", card.signature),
+        calibration=held[0],
+        golden=held[1],
     )
 
 

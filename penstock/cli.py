@@ -50,6 +50,10 @@ def main() -> None:
         _end(str(error), 2)
     except KeyboardInterrupt:
         _end("interrupted", 130, prefix="")
+    except SystemExit as error:
+        if error.code == 130:  # typer has met the ^C first
+            _end("interrupted", 130, prefix="")
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)

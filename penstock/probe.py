@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -28,7 +30,7 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
                 if size != before:
                     # Only a size that is the dimension's own bears its name; another is computed from it.
                     own = before == base[dim] and size == base[dim] + 8
-                    shapes[name][axis] = dim if own else f"{name}_{axis}"
+                    shapes[name][axis] = dim if own else _computed(name, axis)
     try:
         outputs = tuple(
             Tensor(name=name, dtype=str(tensor.dtype).removeprefix("torch."), shape=tuple(shapes[name]))
@@ -37,6 +39,11 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
         return Signature(inputs=signature.inputs, outputs=outputs, dims=signature.dims)
     except ValidationError as error:
         raise PenstockError(f"the model's outputs cannot be served: {first_message(error)}") from None
+
+
+def _computed(name: str, axis: int) -> str:
+    """A name for an axis of an output whose size is computed: a dimension's name holds letters, digits and _."""
+    return f"output_{re.sub(r'[^A-Za-z0-9]', '_', name.removeprefix('output_'))}_{axis}"
 
 
 def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> dict[str, torch.Tensor]:

@@ -25,15 +25,14 @@ class FileDigest(BaseModel):
 class Source(BaseModel):
     """Where the weights came from, and how surely they all arrived.
 
-    `model_option`: the architecture was given with --model, since the checkpoint does not name one that may be
-    imported unasked.
+    `options`: what `penstock export` was told beside format and precision.
     """
 
     checkpoint: str
     sha256: str
     architecture: str
     arguments: dict[str, Any] = {}
-    model_option: bool = False
+    options: tuple[str, ...] = ()
     loaded: int
     expected: int
     prefix: str = ""

@@ -28,7 +28,7 @@ def attempt(runtime: str, path: Path, signature: Signature | None = None) -> Non
         PenstockError: the process died of a signal, or did not end.
     """
     contract = [signature.model_dump_json()] if signature is not None else []
-    command = [sys.executable, "-m", "penstock.trial", runtime, str(path), *contract]
+    command = python_command("penstock.trial", runtime, str(path), *contract)
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -36,6 +36,15 @@ def attempt(runtime: str, path: Path, signature: Signature | None = None) -> Non
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise PenstockError(f"{path.name}: {runtime} crashes on it ({name}); try another --precision or --format")
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module in a Python of its own, as `python -m` does, but for one thing.
+
+    The working directory is not searched: a user's own numpy.py there is not meant.
+    """
+    start = f"import runpy, sys; sys.path[:1] = []; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-c", start, *arguments]
 
 
 def _run(runtime: str, path: str, signature: str | None = None) -> None:

@@ -51,22 +51,25 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     module = copy.deepcopy(source.module).half() if half else source.module
     inputs = capture.examples(source.signature)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as caught:
             # torch.jit is deprecated; the command line says so once, in its own words.
             warnings.simplefilter("ignore")
-            # What tracing warns of is a value of the example that the trace would keep for every input.
-            warnings.simplefilter("error", TracerWarning)
+            warnings.simplefilter("always", TracerWarning)
             scripted: Any = torch.jit.script(module) if options.script else module
             if half:
                 # A script cannot take any number of inputs, but a trace may call one.
                 scripted = _HalfInside(scripted)
             if half or not options.script:
                 dicts = any(isinstance(answer, dict) for answer in [_answer(scripted, inputs)])
+                # The gate compares at more sizes than torch's own check would.
                 scripted = torch.jit.trace(  # type: ignore[no-untyped-call]
-                    scripted, inputs, strict=not dicts, check_trace=not half
+                    scripted, inputs, strict=not dicts, check_trace=False
                 )
             buffer = io.BytesIO()
             torch.jit.save(scripted, buffer)
+        _refuse_fixed_values(caught)
+    except PenstockError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         other = "--trace" if options.script else "--script"
@@ -83,6 +86,18 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         hardware=f"any machine with PyTorch {torch.__version__.split('+')[0]} or later",
         build={"tool": f"torch {torch.__version__}", "road": road},
     )
+
+
+def _refuse_fixed_values(caught: list[warnings.WarningMessage]) -> None:
+    """What tracing warns of is a value of the example that the trace would keep for every input."""
+    for warning in caught:
+        if issubclass(warning.category, TracerWarning):
+            what = str(warning.message).partition(".")[0].partition(" might ")[0]
+            where = f"{Path(warning.filename).name}:{warning.lineno}"
+            raise PenstockError(
+                f"--trace would fix a value that may depend on the input ({where}: {what}); "
+                "try --script or --format onnx"
+            )
 
 
 def _answer(module: Any, inputs: tuple[torch.Tensor, ...]) -> Any:

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError, require
 from penstock.export.quiet import quiet
 from penstock.receipt import Calibration
+from penstock.trial import python_command
 
 # How scales are found: the smallest and largest value seen, or the largest alone.
 ONNXRUNTIME_METHOD, TENSORRT_METHOD = "minmax", "max"
@@ -69,7 +69,7 @@ def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any,
     np.savez(paths[1], **rows.inputs)  # type: ignore[arg-type]
     # ModelOpt puts functions of its own into onnxruntime's quantizer, which this process may need as it is.
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "penstock.export.precision.modelopt", *map(str, paths), TENSORRT_METHOD],
+        python_command("penstock.export.precision.modelopt", *map(str, paths), TENSORRT_METHOD),
         capture_output=True,
         text=True,
         errors="replace",

@@ -98,7 +98,7 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
 
 def _reason(error: Exception) -> str:
     """What onnxruntime complains of, without its codes and source lines."""
-    line = str(error).splitlines()[0]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.split(r"Status Message: |\] : \d+ : \w+ : ", line)[-1].strip()[:300]
 
 
@@ -125,4 +125,4 @@ def _session(path: Path, device: str, threads: int | None) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises a class of its own for each status code
-        raise PenstockError(f"{path}: onnxruntime refuses it: {str(error).splitlines()[0]}") from None
+        raise PenstockError(f"{path}: onnxruntime refuses it: {_reason(error)}") from None

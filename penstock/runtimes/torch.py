@@ -47,7 +47,7 @@ class TorchRunner(BaseRunner):
                 answer = self._module(*(argument.to(self._device) for argument in arguments))
         except torch.OutOfMemoryError:
             raise
-        except (IndexError, RuntimeError) as error:
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
             if "can't allocate memory" in str(error):
                 raise
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]

@@ -63,8 +63,19 @@ def test_the_first_fp32_row_is_the_reference_unless_another_is_named(result: mod
 
 
 def test_an_unknown_reference_is_refused_with_the_choices(repository: Path) -> None:
-    with pytest.raises(PenstockError, match=r"--reference 'best': must be one of digits-onnx-int8"):
+    with pytest.raises(
+        PenstockError, match=r"--reference 'best': must be one of those that run here: digits-onnx-int8"
+    ):
         measure([repository / "digits-onnx-int8"], Plan(), "best")
+
+
+def test_a_reference_that_cannot_run_here_is_refused_with_those_that_can(repository: Path) -> None:
+    if read(repository / "digits-trt-fp16").unavailable() is None:
+        pytest.skip("this machine runs the engine")
+    with pytest.raises(PenstockError) as caught:
+        measure([repository / "digits-trt-fp16", repository / "digits-onnx-int8"], Plan(), "digits-trt-fp16")
+    said = "--reference 'digits-trt-fp16': must be one of those that run here: digits-onnx-int8"
+    assert str(caught.value) == said
 
 
 def test_a_bare_file_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def test_what_was_not_measured_is_noted_above_the_table(result: Result, capsys: 
         pytest.skip("this machine runs the engine")
     report.show(result)
     assert "note: digits-trt-fp16 not measured: " in capsys.readouterr().out
+
+
+def test_brackets_in_a_path_are_printed_as_they_are(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = "models[bold]/a[/bold] [red]x[/] [0] [link=http://a]b"
+    row = replace(result.rows[0], unavailable=f"{paths} is not here", cells={})
+    report.show(replace(result, rows=[*result.rows, row], notes=[f"no accuracy: {paths}"]))
+    out = capsys.readouterr().out
+    assert f"note: no accuracy: {paths}\n" in out
+    assert f"note: digits-onnx-fp32 not measured: {paths} is not here\n" in out
 
 
 def test_json_keeps_the_raw_samples_and_the_conditions(result: Result, tmp_path: Path) -> None:

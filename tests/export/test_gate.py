@@ -66,7 +66,7 @@ def stopped(runner: Any, limits: Limits = FP32) -> str:
 
 def test_the_source_itself_passes_with_its_figures() -> None:
     sizes, (found,) = verify(Changed())
-    assert sizes == (1, 2, 7, 16)
+    assert sizes == (1, 2, 4, 7, 8, 16)
     assert found.output == "logits"
     assert found.rel_l2 < 1e-6
     assert found.agreement == 1.0
@@ -74,9 +74,17 @@ def test_the_source_itself_passes_with_its_figures() -> None:
 
 @pytest.mark.parametrize(
     ("most", "sizes"),
-    [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (5, (1, 2, 3, 5)), (6, (1, 2, 3, 6)), (7, (1, 2, 7)), (16, (1, 2, 7, 16))],
+    [
+        (1, (1,)),
+        (2, (1, 2)),
+        (3, (1, 2, 3)),
+        (5, (1, 2, 3, 5)),
+        (6, (1, 2, 3, 6)),
+        (7, (1, 2, 4, 7)),
+        (16, (1, 2, 7, 8, 16)),
+    ],
 )
-def test_batches_of_one_two_an_odd_number_and_the_most_are_run(most: int, sizes: tuple[int, ...]) -> None:
+def test_batches_of_one_two_an_odd_number_half_and_the_most_are_run(most: int, sizes: tuple[int, ...]) -> None:
     runner = Changed()
     assert verify(runner, batch=Dim(opt=1, max=most))[0] == sizes
     assert set(sizes) == set(runner.batches)
@@ -84,12 +92,18 @@ def test_batches_of_one_two_an_odd_number_and_the_most_are_run(most: int, sizes:
 
 @pytest.mark.parametrize(
     ("least", "most", "sizes"),
-    [(8, 8, (8,)), (8, 9, (8, 9)), (4, 16, (4, 5, 7, 16)), (7, 16, (7, 8, 16)), (2, 3, (2, 3))],
+    [(8, 8, (8,)), (8, 9, (8, 9)), (4, 16, (4, 5, 7, 10, 16)), (7, 16, (7, 8, 11, 16)), (2, 3, (2, 3))],
 )
 def test_no_batch_is_run_that_the_range_excludes(least: int, most: int, sizes: tuple[int, ...]) -> None:
     runner = Changed()
     assert verify(runner, batch=Dim(min=least, opt=least, max=most))[0] == sizes
     assert set(runner.batches) == set(sizes)
+
+
+def test_the_usual_batch_is_among_those_that_are_run() -> None:
+    runner = Changed()
+    assert verify(runner, batch=Dim(opt=13, max=16))[0] == (1, 2, 7, 8, 13, 16)
+    assert set(runner.batches) == {1, 2, 7, 8, 13, 16}
 
 
 @pytest.mark.parametrize("least", [1, 2, 3, 8, 9])
@@ -142,6 +156,52 @@ def at(row: int, value: float) -> Change:
     return change
 
 
+class Centred(BaseRunner):
+    """Answers that depend on the other rows of their batch; remembers its batches."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__(SIGNATURE)
+        self.shift = shift
+        self.batches: list[int] = []
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        x = np.asarray(feeds["x"])[:, :4]
+        self.batches.append(len(x))
+        return {"logits": x.astype(np.float64) - x.mean(0) / 2 + self.shift * (len(x) == 7)}
+
+
+def centred(runner: BaseRunner, source: BaseRunner | None) -> Any:
+    rows = ROWS.take(48)
+    parts = [Centred().run({"x": rows.inputs["x"][i : i + 16]})["logits"] for i in range(0, 48, 16)]
+    return gate.verify(runner, rows, {"logits": np.concatenate(parts)}, FP32, BATCH, source)
+
+
+def test_a_source_whose_answers_depend_on_the_batch_is_run_at_each_size() -> None:
+    source = Centred()
+    assert centred(Centred(), source)[0] == (1, 2, 4, 7, 8, 16)
+    assert set(source.batches) == {1, 2, 4, 7, 8}
+    with pytest.raises(GateError, match="at batch 1: relative L2 error"):
+        centred(Centred(), None)
+
+
+def test_a_fault_at_one_size_is_seen_against_a_source_that_is_run_there() -> None:
+    with pytest.raises(GateError, match="at batch 7: relative L2 error"):
+        centred(Centred(shift=1.0), Centred())
+
+
+def test_a_source_that_fails_at_a_smaller_batch_is_told_with_the_batch() -> None:
+    class Failing(Centred):
+        def run(self, feeds: Arrays) -> dict[str, Any]:
+            if len(feeds["x"]) == 7:
+                raise RuntimeError("a frame\nno odd batches")
+            return super().run(feeds)
+
+    with pytest.raises(GateError) as caught:
+        centred(Centred(), Failing())
+    said = "the source model itself fails at batch 7: no odd batches; narrow the range with --batch or --dim"
+    assert str(caught.value) == said
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, -1])
 def test_one_number_that_is_none_is_stopped_whatever_the_limits(row: int, value: float) -> None:
@@ -176,8 +236,8 @@ def test_a_fault_at_an_odd_batch_alone_is_seen() -> None:
         (lambda answer: {**answer, "extra": answer["logits"]}, "outputs are logits, extra; they must be logits"),
         (lambda answer: {}, "they must be logits"),
         (lambda answer: {"logits": answer["logits"][:, :3]}, "has shape [1, 3]; it must be [1, 4]"),
-        (lambda answer: {"logits": answer["logits"].T}, "it must be [1, 4]"),
-        (lambda answer: {"logits": answer["logits"][:0]}, "has shape [0, 4]"),
+        (lambda answer: {"logits": answer["logits"].T}, "has shape [4, 1] for 1 rows"),
+        (lambda answer: {"logits": answer["logits"][:0]}, "has shape [0, 4] for 1 rows"),
         (lambda answer: {"logits": None}, "at batch 1"),
     ],
     ids=["renamed", "extra", "none", "narrow", "turned", "no-rows", "no-array"],
@@ -186,6 +246,13 @@ def test_outputs_that_are_not_the_sources_are_stopped(change: Change, said: str)
     message = stopped(Changed(change))
     assert "at batch 1" in message
     assert said in message
+
+
+def test_of_an_error_of_many_lines_the_last_is_told() -> None:
+    def fail(answer: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("Traceback of TorchScript\n  at line 3\n\nRuntimeError: sizes differ\n")
+
+    assert stopped(Changed(fail)) == "the gate stopped it at batch 1: RuntimeError: RuntimeError: sizes differ"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("device lost"), MemoryError("no room"), KeyError("logits")])
@@ -235,3 +302,147 @@ def test_every_precision_has_limits_that_tighten_with_it() -> None:
     assert set(gate.LIMITS) == {"fp32", "fp16", "int8"}
     errors = [gate.LIMITS[name].max_error for name in ("fp32", "fp16", "int8")]
     assert errors == sorted(errors)
+
+
+TWO = Signature(
+    inputs=(
+        Tensor(name="x", shape=("batch", "seq")),
+        Tensor(name="ids", dtype="int64", shape=("batch", "seq", "side")),
+    ),
+    outputs=(Tensor(name="total", shape=("batch",)),),
+    dims={
+        "batch": Dim(min=2, opt=4, max=6),
+        "seq": Dim(min=3, opt=10, max=20),
+        "side": Dim(min=1, opt=2, max=2),
+    },
+)
+SAMPLES = Rows(
+    {
+        "x": np.random.default_rng(1).standard_normal((12, 10)).astype(np.float32),
+        "ids": np.random.default_rng(2).integers(0, 9, (12, 10, 2)),
+    },
+    None,
+)
+Sizes = tuple[int, ...]
+
+
+class Total(BaseRunner):
+    """The sum of each row; off by `error`, or raising, where `at` says so of the sizes of batch, seq and side."""
+
+    def __init__(self, at: Callable[[Sizes], bool] = lambda sizes: False, error: float | Exception = 0.0) -> None:
+        super().__init__(TWO)
+        self.at, self.error = at, error
+        self.seen: list[Sizes] = []
+        self.fed: list[Arrays] = []
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        sizes = feeds["ids"].shape
+        self.seen.append(sizes)
+        self.fed.append(feeds)
+        total = feeds["x"].sum(1, dtype=np.float32) + feeds["ids"].sum((1, 2), dtype=np.float32)
+        if self.at(sizes):
+            if isinstance(self.error, Exception):
+                raise self.error
+            total = total + np.float32(self.error)
+        return {"total": total.astype(np.float32)}
+
+
+def verify_dims(runner: Any, source: Any, signature: Signature = TWO) -> Any:
+    return gate.verify_dims(runner, source, SAMPLES, signature, FP32)
+
+
+def test_every_other_dimension_is_run_at_its_ends_and_an_odd_size_the_rest_as_it_is() -> None:
+    runner, source = Total(), Total()
+    found = verify_dims(runner, source)
+    assert runner.seen == source.seen == [(6, 3, 2), (6, 11, 2), (6, 20, 2), (6, 10, 1), (6, 10, 2)]
+    assert {item.output for item in found} == {"total"}
+    assert max(item.rel_l2 for item in found) == 0.0
+
+
+def test_samples_are_cut_or_repeated_along_every_axis_of_the_dimension() -> None:
+    runner, source = Total(), Total()
+    verify_dims(runner, source)
+    for feeds in (*runner.fed, *source.fed):
+        TWO.check(feeds)
+        rows, seq, side = feeds["ids"].shape
+        where = np.arange(seq) % 10
+        assert np.array_equal(feeds["x"], SAMPLES.inputs["x"][:rows][:, where])
+        assert np.array_equal(feeds["ids"], SAMPLES.inputs["ids"][:rows][:, where][:, :, :side])
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(Dim(opt=1, max=1), 1), (Dim(opt=4, max=5), 5), (Dim(opt=8, max=12), 8)])
+def test_a_few_rows_that_the_range_of_batches_takes_are_run(batch: Dim, rows: int) -> None:
+    runner = Total()
+    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
+    assert {sizes[0] for sizes in runner.seen} == {rows}
+
+
+def test_no_fewer_rows_are_run_than_the_range_of_batches_takes() -> None:
+    runner = Total()
+    batch = Dim(min=11, opt=12, max=12)
+    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
+    assert {sizes[0] for sizes in runner.seen} == {11}
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("more", [0, 1, 2, 3, 6])
+def test_an_odd_size_within_the_range_is_among_them_where_there_is_one(least: int, more: int) -> None:
+    runner = Total()
+    seq = Dim(min=least, opt=least, max=least + more)
+    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "seq": seq}}))
+    sizes = {seen[1] for seen in runner.seen if seen[2] == 2 and seen[1] != 10} | ({10} & {least, least + more})
+    assert {least, least + more} <= sizes <= set(range(least, least + more + 1))
+    assert any(size % 2 for size in sizes) or (more == 0 and least % 2 == 0)
+
+
+def test_a_model_whose_batch_alone_moves_has_nothing_more_to_run() -> None:
+    runner = Changed()
+    assert gate.verify_dims(runner, Changed(), ROWS, SIGNATURE, FP32) == []
+    assert runner.batches == []
+
+
+@pytest.mark.parametrize("size", [3, 11, 20])
+def test_a_fault_at_one_size_of_a_dimension_is_stopped_with_its_name_and_size(size: int) -> None:
+    with pytest.raises(GateError) as caught:
+        verify_dims(Total(lambda sizes: sizes[1] == size, 1.0), Total())
+    for part in (f"output 'total' at seq = {size}: relative L2 error", "limit of 0.0001", "nothing was published"):
+        assert part in str(caught.value)
+
+
+def test_a_runner_that_fails_at_one_size_of_a_dimension_is_stopped_with_its_name_and_size() -> None:
+    error = RuntimeError("a frame\nsizes differ")
+    with pytest.raises(GateError) as caught:
+        verify_dims(Total(lambda sizes: sizes[1] == 20, error), Total())
+    assert "RuntimeError: sizes differ" in str(caught.value)
+    assert "at seq = 20" in str(caught.value)
+
+
+def test_a_source_that_fails_at_a_size_that_was_promised_is_told_how_to_narrow_it() -> None:
+    source = Total(lambda sizes: sizes[1] == 20, IndexError("a frame\nposition 16 is out of range"))
+    with pytest.raises(GateError) as caught:
+        verify_dims(Total(), source)
+    said = (
+        "the source model itself fails at seq = 20: position 16 is out of range; narrow the range with --batch or --dim"
+    )
+    assert str(caught.value) == said
+
+
+def test_agreement_is_not_asked_of_a_few_rows() -> None:
+    """One of two rows that flips is 50%, and says nothing."""
+    rows = Rows({"x": np.ones((2, 2), np.float32)}, None)
+    signature = Signature(
+        inputs=(Tensor(name="x", shape=("batch", "seq")),),
+        outputs=(Tensor(name="logits", shape=("batch", 2)),),
+        dims={"batch": Dim(min=2, opt=2, max=2), "seq": Dim(opt=2, max=4)},
+    )
+
+    class Tie(BaseRunner):
+        def __init__(self, tilt: float) -> None:
+            super().__init__(signature)
+            self.tilt = tilt
+
+        def run(self, feeds: Arrays) -> dict[str, Any]:
+            return {"logits": np.tile(np.array([1.0, 1.0 + self.tilt]), (len(feeds["x"]), 1))}
+
+    found = gate.verify_dims(Tie(1e-9), Tie(-1e-9), rows, signature, FP32)
+    assert [item.agreement for item in found] == [None] * 3

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import resource
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
-from penstock import artifact, checkpoint, parity, runtimes
+from penstock import artifact, checkpoint, cli, evaluation, parity, runtimes, trial
 from penstock.artifact import Artifact
 from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
-from penstock.export import formats, gate, pipeline
+from penstock.export import formats, fusion, gate, pipeline
+from penstock.export.formats import Built
 from penstock.export.pipeline import Request
 from penstock.signature import Dim
 
@@ -93,7 +98,7 @@ def test_a_receipt_holds_what_the_gate_saw(variant: Artifact) -> None:
     seen = variant.receipt.verification
     assert seen.passed
     assert seen.real
-    assert seen.batches == (1, 2, 7, 64)
+    assert seen.batches == (1, 2, 7, 8, 32, 64)
     assert seen.samples == 256 + 64
     assert seen.limits == gate.LIMITS[variant.receipt.precision]
     (found,) = seen.distances
@@ -176,11 +181,24 @@ def test_what_is_said_is_a_line_for_each_step_and_each_variant(trained: Path, tm
     request = Request(trained, formats=("torchscript",), precisions=("fp32", "fp16"), output=tmp_path, name="mine")
     pipeline.export(request, said.append)
     assert all("\n" not in line for line in said)
-    assert "56 of 56 tensors loaded" in said[0]
-    assert "mine-torchscript-fp32/1" in said[-2]
-    assert "mine-torchscript-fp16/1" in said[-1]
-    assert "relative error" in said[-1]
-    assert "top-1 agreement" in said[-1]
+    assert len(said) == 6
+    assert said[0].startswith("note: PyTorch has deprecated TorchScript; ONNX takes the same inputs")
+    assert said[1] == f"{trained}: penstock.train.nets:ResidualNet, 56 of 56 tensors loaded, from 'state_dict'"
+    assert said[2] == "Conv-BatchNorm pairs fused: 9"
+    assert said[3] == "the gate compares with the float32 source on 320 real samples"
+    for line, precision in zip(said[4:], ("fp32", "fp16"), strict=True):
+        made = artifact.read(tmp_path / f"mine-torchscript-{precision}")
+        for part in (f"mine-torchscript-{precision}/1", "relative error", "top-1 agreement", f", {made.size}"):
+            assert part in line
+
+
+def test_the_deprecation_of_torchscript_is_said_to_nobody_else(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(formats, "export", lambda *_: exec("raise KeyError"))
+    with pytest.raises(PenstockError, match="cannot be written: KeyError"):
+        pipeline.export(Request(theirs, override=THEIRS), said.append)
+    assert "the gate compares with the float32 source on 64 synthetic samples" in said
+    assert not [line for line in said if "TorchScript" in line]
 
 
 def test_a_limit_that_is_passed_leaves_nothing_at_all(trained: Path, tmp_path: Path) -> None:
@@ -188,6 +206,8 @@ def test_a_limit_that_is_passed_leaves_nothing_at_all(trained: Path, tmp_path: P
         export(Request(trained, formats=("torchscript",), output=tmp_path / "models", max_error=1e-12))
     for part in ("output 'logits'", "at batch 1", "relative L2 error", "limit of 1e-12"):
         assert part in str(caught.value)
+    assert str(caught.value).startswith("digits-torchscript-fp32: the gate stopped it: ")
+    assert "--data" not in str(caught.value)
     assert tree(tmp_path) == ["models"]
 
 
@@ -218,6 +238,12 @@ def test_a_failed_second_export_leaves_the_first_version_as_it_was(trained: Path
             ["--precision 'int8'", "torchscript holds fp32, fp16"],
         ),
         ({"formats": ("onnx", "coreml")}, ["--format 'coreml'", "onnx, torchscript, trt"]),
+        ({"max_error": float("nan")}, ["--max-error, --min-agreement: max_error: nan", "finite number"]),
+        ({"max_error": float("inf")}, ["--max-error", "max_error: inf", "finite number"]),
+        ({"max_error": -1e-9}, ["--max-error", "max_error: -1e-09", "greater than or equal to 0"]),
+        ({"min_agreement": float("nan")}, ["--min-agreement: min_agreement: nan", "finite number"]),
+        ({"min_agreement": 1.5}, ["--min-agreement", "1.5", "less than or equal to 1"]),
+        ({"min_agreement": -0.5}, ["--min-agreement", "-0.5", "greater than or equal to 0"]),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_any_work(
@@ -251,7 +277,7 @@ def test_the_longest_name_gives_a_variant_that_is_still_a_name(trained: Path, tm
 @pytest.mark.parametrize("batch", [Dim(opt=1, max=1), Dim(min=8, opt=8, max=8), Dim(opt=4, max=5)])
 @pytest.mark.parametrize("name", ["onnx", "torchscript"])
 def test_any_range_of_batches_is_exported_and_recorded(trained: Path, tmp_path: Path, name: str, batch: Dim) -> None:
-    (made,) = export(Request(trained, formats=(name,), output=tmp_path, batch=batch))
+    (made,) = export(Request(trained, formats=(name,), output=tmp_path, override=Override(batch=batch)))
     assert made.receipt.signature.dims == {"batch": batch}
     assert max(made.receipt.verification.batches) == batch.max
     assert f"max_batch_size: {batch.max}" in (made.folder.parent / "config.pbtxt").read_text()
@@ -259,8 +285,9 @@ def test_any_range_of_batches_is_exported_and_recorded(trained: Path, tmp_path: 
 
 def test_the_gate_runs_no_batch_that_the_signature_excludes(trained: Path, tmp_path: Path) -> None:
     """An engine whose profile begins at 4 refuses a batch of 1."""
-    (made,) = export(Request(trained, formats=("torchscript",), output=tmp_path, batch=Dim(min=4, opt=8, max=16)))
-    assert made.receipt.verification.batches == (4, 5, 7, 16)
+    override = Override(batch=Dim(min=4, opt=8, max=16))
+    (made,) = export(Request(trained, formats=("torchscript",), output=tmp_path, override=override))
+    assert made.receipt.verification.batches == (4, 5, 7, 8, 10, 16)
 
 
 def test_without_fusing_the_answers_are_the_same_and_the_receipt_says_so(trained: Path, tmp_path: Path) -> None:
@@ -300,11 +327,24 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("ckpt.pth")
 
 
+@contextmanager
+def no_work() -> Iterator[None]:
+    """Nothing may be fused, written or run in the block: what is at fault can be known before."""
+
+    def begun(*_: Any, **__: Any) -> None:
+        raise AssertionError("the work was begun")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((fusion, "fuse"), (formats, "export"), (evaluation, "outputs"), (artifact, "draft")):
+            patch.setattr(module, name, begun)
+        yield
+
+
 THEIRS = Override(model="./net.py:Net", model_args={"width": 6}, inputs=("image:float32[batch,3,12,12]",))
 
 
 def test_somebody_elses_state_dict_and_class_become_an_artifact(theirs: Path) -> None:
-    (made,) = export(Request(theirs, override=THEIRS, batch=Dim(opt=2, max=8)))
+    (made,) = export(Request(theirs, override=replace(THEIRS, batch=Dim(opt=2, max=8))))
     receipt = made.receipt
     assert made.folder == Path("models/ckpt-onnx-fp32/1")
     assert (receipt.source.loaded, receipt.source.expected, receipt.source.prefix) == (8, 8, "module.")
@@ -320,17 +360,18 @@ def test_somebody_elses_state_dict_and_class_become_an_artifact(theirs: Path) ->
 
 def test_int8_without_real_samples_is_refused_with_the_way_to_give_them(theirs: Path) -> None:
     for name in ("onnx", "trt"):
-        with pytest.raises(PenstockError) as caught:
-            export(Request(theirs, override=THEIRS, formats=(name,), precisions=("int8",)))
+        with no_work(), pytest.raises(PenstockError) as caught:
+            export(Request(theirs, override=THEIRS, formats=(name,), precisions=("fp32", "int8")))
         assert "int8 needs real samples" in str(caught.value)
         assert "--data FILE.npz" in str(caught.value)
-        assert tree(Path("models")) == []
+        assert not Path("models").exists()
 
 
 def test_int8_is_calibrated_on_the_samples_that_are_given(theirs: Path) -> None:
     images = np.random.default_rng(0).standard_normal((40, 3, 12, 12)).astype(np.float32)
     np.savez("data.npz", image=images)
-    request = Request(theirs, override=THEIRS, precisions=("int8",), data=Path("data.npz"), batch=Dim(opt=2, max=8))
+    override = replace(THEIRS, batch=Dim(opt=2, max=8))
+    request = Request(theirs, override=override, precisions=("int8",), data=Path("data.npz"))
     (made,) = export(request)
     assert made.receipt.calibration is not None
     assert made.receipt.calibration.samples == 40
@@ -340,12 +381,13 @@ def test_int8_is_calibrated_on_the_samples_that_are_given(theirs: Path) -> None:
     assert np.array_equal(golden["image"], images[:8])
 
 
-def test_int8_of_one_format_does_not_spoil_int8_of_the_other(trained: Path, tmp_path: Path) -> None:
+def test_int8_of_one_format_does_not_spoil_int8_of_the_other(trained: Path, repository: Path, tmp_path: Path) -> None:
     """ModelOpt replaces functions inside onnxruntime.quantization, which the onnx format uses too."""
-    order = ("onnx", "trt", "onnx")
+    before = artifact.read(repository / "digits-onnx-int8")  # made before any int8 for TensorRT
+    order = ("trt", "onnx")
     made = export(Request(trained, formats=order, precisions=("int8",), output=tmp_path))
     assert [item.receipt.format for item in made] == list(order)
-    assert made[0].model_path.read_bytes() == made[2].model_path.read_bytes()
+    assert before.model_path.read_bytes() == made[1].model_path.read_bytes()
 
 
 def test_samples_are_counted_once_however_often_they_are_run(theirs: Path) -> None:
@@ -353,7 +395,7 @@ def test_samples_are_counted_once_however_often_they_are_run(theirs: Path) -> No
     request = Request(theirs, override=THEIRS, formats=("torchscript",), data=Path("data.npz"))
     (made,) = export(request)
     assert made.receipt.verification.samples == 3
-    assert made.receipt.verification.batches == (1, 2, 7, 64)
+    assert made.receipt.verification.batches == (1, 2, 7, 8, 32, 64)
     inputs, outputs = made.golden()
     assert {len(array) for array in (*inputs.values(), *outputs.values())} == {3}
 
@@ -370,8 +412,9 @@ def test_samples_that_do_not_fit_the_model_are_refused_by_file(
     theirs: Path, arrays: dict[str, np.ndarray], said: str
 ) -> None:
     np.savez("data.npz", **arrays)  # type: ignore[arg-type]
-    with pytest.raises(PenstockError) as caught:
+    with no_work(), pytest.raises(PenstockError) as caught:
         export(Request(theirs, override=THEIRS, data=Path("data.npz")))
+    assert not Path("models").exists()
     assert "--data data.npz" in str(caught.value)
     assert said in str(caught.value)
 
@@ -454,3 +497,264 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_left(
     assert f"--output {output}: cannot be written" in str(caught.value)
     assert "nothing was published" in str(caught.value)
     assert tree(output) == []
+
+
+def refused(request: Request) -> str:
+    with pytest.raises(PenstockError) as caught:
+        export(request)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_another_contract_under_the_name_is_refused_before_the_work(theirs: Path, trained: Path) -> None:
+    export(Request(theirs, override=THEIRS, formats=("torchscript",)))
+    before = tree(Path("models"))
+    with no_work():
+        message = refused(Request(trained, name="ckpt", formats=("onnx", "torchscript")))
+    for part in ("models/ckpt-torchscript-fp32: version 1", "image:float32[batch,3,12,12]", "choose another --name"):
+        assert part in message
+    assert tree(Path("models")) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_place_that_is_taken_by_something_else_is_refused_before_the_work(theirs: Path, kind: str) -> None:
+    place = Path("models/ckpt-onnx-fp16")
+    place.parent.mkdir()
+    if kind == "file":
+        place.touch()
+    else:
+        place.mkdir()
+    with no_work():
+        message = refused(Request(theirs, override=THEIRS, precisions=("fp32", "fp16")))
+    assert message == f"{place}: exists and is not a model folder; choose another --name or --output"
+
+
+def test_a_gate_on_synthetic_samples_ends_with_the_way_to_give_real_ones(theirs: Path) -> None:
+    with pytest.raises(GateError) as caught:
+        export(Request(theirs, override=THEIRS, formats=("torchscript",), max_error=0.0, precisions=("fp16",)))
+    assert str(caught.value).startswith("ckpt-torchscript-fp16: the gate stopped it: output 'output' at batch 1: ")
+    assert str(caught.value).endswith("; the samples were synthetic, and --data gives real ones")
+    assert tree(Path("models")) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("aten::strange"), "cannot be written: KeyError: 'aten::strange'"),
+        (RuntimeError("\n the first line\nthe second"), "cannot be written: RuntimeError: the first line"),
+        (AssertionError(), "cannot be written: AssertionError: "),
+        (PenstockError("it is too large"), "it is too large"),
+    ],
+)
+def test_whatever_an_exporter_fails_with_is_one_line_with_the_variants_name(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(formats, "export", fail)
+    assert refused(Request(theirs, override=THEIRS)) == f"ckpt-onnx-fp32: {said}"
+    assert tree(Path("models")) == []
+
+
+def test_a_runtime_that_crashes_on_a_file_is_one_sentence_and_nothing_is_published(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(name: str, source: Any, options: Any, folder: Path, work: Path) -> Built:
+        (folder / "model.onnx").write_bytes(b"a graph that crashes its runtime")
+        return Built(runtime="onnxruntime", model_file="model.onnx", hardware="any")
+
+    monkeypatch.setattr(formats, "export", write)
+    stub = Path("python").absolute()
+    stub.write_text('#!/bin/sh\necho "$@" > asked; ulimit -c 0; kill -SEGV $$\n')
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    message = refused(Request(theirs, override=THEIRS))
+    said = "ckpt-onnx-fp32: model.onnx: onnxruntime crashes on it (SIGSEGV); try another --precision or --format"
+    assert message == said
+    assert Path("asked").read_text().startswith("-m penstock.trial onnxruntime models/.draft-")
+    assert tree(Path("models")) == []
+
+
+def test_torchscript_which_pytorch_has_run_here_already_is_not_tried_elsewhere(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "attempt", lambda *_: pytest.fail("it was tried"))
+    export(Request(theirs, override=THEIRS, formats=("torchscript",)))
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bare(code: str, inputs: str, **override: Any) -> Request:
+    """A request for ./a.py:Net, whose forward is `code` over `x` and one weight, as TorchScript."""
+    head = "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+    head += (
+        "        super().__init__()\n        self.weight = nn.Parameter(torch.ones(1))\n\n    def forward(self, x):\n"
+    )
+    Path("a.py").write_text(head + "".join(f"        {line}\n" for line in code.splitlines()))
+    torch.save({"weight": torch.ones(1)}, "a.pth")
+    named = Override(model="./a.py:Net", inputs=(inputs,), **override)
+    return Request(Path("a.pth"), formats=("torchscript",), override=named)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "return x * self.weight + torch.rand_like(x)",
+        "return nn.functional.dropout(x * self.weight, 0.5, training=True)",
+        "self.turns = getattr(self, 'turns', 0) + 1\nreturn x * self.weight + self.turns",
+    ],
+    ids=["noise", "dropout", "count"],
+)
+def test_a_source_that_answers_differently_each_time_is_refused(desk: Path, code: str) -> None:
+    message = refused(bare(code, "x:float32[batch,3]"))
+    assert message == "the model answers the same inputs differently each time; an export of it cannot be proven"
+    assert not Path("models").exists()
+
+
+def test_a_source_whose_answers_are_no_numbers_is_not_taken_for_one_that_changes(desk: Path) -> None:
+    message = refused(bare("return x * self.weight / 0 * 0", "x:float32[batch,3]"))
+    said = "a-torchscript-fp32: the gate stopped it: output 'output' at batch 1: relative L2 error inf"
+    assert message.startswith(said)
+
+
+def test_a_model_whose_rows_are_not_the_batchs_is_refused_for_want_of_a_shared_batch(desk: Path) -> None:
+    message = refused(bare("return torch.cat([x, x]) * self.weight", "x:float32[batch,3]"))
+    assert "must share a dynamic first dimension" in message
+    assert "x:float32[batch,3] -> output:float32[output_0,3]" in message
+
+
+def test_a_model_without_batchnorm_says_nothing_of_fusing(desk: Path) -> None:
+    said: list[str] = []
+    (made,) = pipeline.export(bare("return x * self.weight", "x:float32[batch,3]"), said.append)
+    assert not [line for line in said if "BatchNorm" in line or "fused" in line]
+    assert not {"fused", "fuse_note"} & set(made.receipt.build)
+
+
+@pytest.mark.parametrize("size", [5, 35, 64])
+def test_a_fault_at_one_size_of_another_dimension_is_stopped_with_its_name(desk: Path, size: int) -> None:
+    code = (
+        "y = x.sum(1, keepdim=True) * self.weight\n"
+        f"if torch.jit.is_scripting() and x.shape[1] == {size}:\n    y = y + 1\nreturn y"
+    )
+    request = bare(code, "x:float32[batch,seq]", dims={"seq": Dim(min=5, opt=8, max=64)})
+    message = refused(replace(request, script=True))
+    assert f"a-torchscript-fp32: the gate stopped it: output 'output' at seq = {size}: " in message
+
+
+def test_a_source_that_fails_in_the_range_it_was_given_says_how_to_narrow_it(desk: Path) -> None:
+    table = "return x * self.weight + torch.zeros(16)[: x.shape[1]]"
+    message = refused(bare(table, "x:float32[batch,seq]"))
+    assert message.startswith("a-torchscript-fp32: the source model itself fails at seq = ")
+    assert "narrow the range with --batch or --dim" in message
+    (made,) = export(bare(table, "x:float32[batch,seq]", dims={"seq": Dim(opt=8, max=16)}))
+    assert made.receipt.signature.dims["seq"] == Dim(opt=8, max=16)
+
+
+@pytest.mark.parametrize("name", ["onnx", "torchscript"])
+def test_an_output_axis_that_is_computed_from_a_dimension_is_exported(desk: Path, name: str) -> None:
+    request = bare("return x[:, ::2] * self.weight", "x:float32[batch,seq]", dims={"seq": Dim(min=4, opt=8, max=32)})
+    (made,) = export(replace(request, formats=(name,)))
+    with made.load() as runner:
+        assert runner.run({"x": np.ones((2, 9), np.float32)})["output"].shape == (2, 5)
+
+
+def test_samples_fewer_than_the_smallest_batch_of_the_range_still_prove_an_export(
+    trained: Path, tmp_path: Path
+) -> None:
+    override = Override(batch=Dim(min=100, opt=100, max=128))
+    (made,) = export(Request(trained, formats=("torchscript",), output=tmp_path, override=override))
+    assert made.receipt.verification.samples == 256 + 64
+    assert min(made.receipt.verification.batches) == 100
+
+
+@pytest.mark.parametrize("stem", ["my-net", "my net", "2net", "net.v2", "naïve"])
+@pytest.mark.parametrize("script", [False, True], ids=["trace", "script"])
+def test_a_file_of_any_name_gives_a_torchscript_file_that_loads(desk: Path, stem: str, script: bool) -> None:
+    request = bare("return x * self.weight", "x:float32[batch,3]")
+    Path("a.py").rename(f"{stem}.py")
+    override = replace(request.override, model=f"./{stem}.py:Net")
+    (made,) = export(replace(request, override=override, script=script))
+    assert made.receipt.source.architecture == f"./{stem}.py:Net"
+
+
+def test_the_option_that_gave_the_architecture_is_recorded(theirs: Path, trained: Path) -> None:
+    (given,) = export(Request(theirs, override=THEIRS, formats=("torchscript",)))
+    (own,) = export(Request(trained, formats=("torchscript",)))
+    assert given.receipt.source.model_option
+    assert not own.receipt.source.model_option
+
+
+def rebuild(made: Artifact) -> Artifact:
+    """Run the command that a receipt gives, as the command line takes it, into another repository."""
+    words = shlex.split(artifact.rebuild_command(made.receipt))
+    assert words[:2] == ["penstock", "export"]
+    done = CliRunner().invoke(cli.app, [*words[1:], "--output", "again"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    (folder,) = Path("again").iterdir()
+    again = artifact.read(folder)
+    assert again.receipt.signature == made.receipt.signature
+    assert (again.receipt.format, again.receipt.precision) == (made.receipt.format, made.receipt.precision)
+    assert again.receipt.source == made.receipt.source
+    return again
+
+
+def test_the_command_that_rebuilds_a_model_of_the_users_gives_the_same_contract(theirs: Path) -> None:
+    override = replace(THEIRS, batch=Dim(min=2, opt=4, max=8))
+    (made,) = export(Request(theirs, override=override, formats=("torchscript",)))
+    assert rebuild(made).receipt.name == "ckpt-torchscript-fp32"
+
+
+def test_the_command_that_rebuilds_keeps_arguments_and_ranges_of_any_form(desk: Path) -> None:
+    code = (
+        "from torch import nn\n\nclass Net(nn.Linear):\n    def __init__(self, widths, act='relu', bias=False):\n"
+        '        assert (widths, act, bias) == ([3, 2], "it\'s", None)\n        super().__init__(*widths)\n'
+    )
+    Path("my nets").mkdir()
+    Path("my nets/net.py").write_text(code)
+    torch.save(nn.Linear(3, 2).state_dict(), "my ckpt.pth")
+    override = Override(
+        model="./my nets/net.py:Net",
+        model_args={"widths": [3, 2], "act": "it's", "bias": None},
+        inputs=("x:float32[n,seq,3]",),
+        dims={"n": Dim(min=1, opt=2, max=4), "seq": Dim(min=2, opt=5, max=9)},
+    )
+    (made,) = export(Request(Path("my ckpt.pth"), override=override, formats=("torchscript",)))
+    assert rebuild(made).receipt.signature.dims == override.dims
+
+
+def test_the_command_that_rebuilds_a_model_of_a_trusted_architecture_needs_no_more(desk: Path, trained: Path) -> None:
+    override = Override(batch=Dim(opt=2, max=16))
+    rebuild(*export(Request(trained, override=override, formats=("torchscript",))))
+
+
+def test_the_command_that_rebuilds_suits_a_checkpoint_that_names_its_own_inputs(desk: Path, trained: Path) -> None:
+    override = Override(model="penstock.train.nets:ResidualNet")
+    rebuild(*export(Request(trained, override=override, formats=("torchscript",))))
+
+
+def test_the_command_that_rebuilds_keeps_arguments_that_were_given_for_a_trusted_architecture(
+    desk: Path, trained: Path
+) -> None:
+    content = torch.load(trained, weights_only=True)
+    content["architecture"]["kwargs"] = {"widths": [1]}
+    torch.save(content, "wrong.pth")
+    override = Override(model_args={"widths": [24, 48, 96]})
+    rebuild(*export(Request(Path("wrong.pth"), override=override, formats=("torchscript",))))
+
+
+def test_the_command_that_rebuilds_scripts_what_was_scripted(desk: Path) -> None:
+    code = "if bool(x.sum() > 0):\n    return x * self.weight\nreturn x - self.weight"
+    (made,) = export(replace(bare(code, "x:float32[batch,3]"), script=True))
+    assert rebuild(made).receipt.build["road"] == "script"
+
+
+def test_the_command_that_rebuilds_keeps_limits_that_were_widened(theirs: Path) -> None:
+    request = Request(theirs, override=THEIRS, formats=("torchscript",), precisions=("fp16",))
+    (made,) = export(replace(request, max_error=0.5, min_agreement=0.1))
+    assert rebuild(made).receipt.verification.limits == made.receipt.verification.limits

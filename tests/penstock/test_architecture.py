@@ -81,6 +81,22 @@ def make(out=2):
 class Plain:
     pass
 
+def plain():
+    return Plain()
+
+class Called:
+    def __call__(self):
+        raise AssertionError("it was called")
+
+class Callable:
+    def __init__(self):
+        raise AssertionError("it was called")
+
+instance = Called()
+
+def leave():
+    raise SystemExit(3)
+
 number = 3
 """
 
@@ -122,7 +138,14 @@ def test_a_users_train_py_shadows_no_module(folder: Path) -> None:
         ),
         ("./missing.py:Net", {}, ["missing.py", "no such file"]),
         ("./train.py:number", {}, ["./train.py:number", "a int, not a torch.nn.Module class"]),
-        ("./train.py:Plain", {}, ["./train.py:Plain", "made a Plain, not a torch.nn.Module"]),
+        ("./train.py:Plain", {}, ["./train.py:Plain", "a type, not a torch.nn.Module class or a function"]),
+        ("./train.py:plain", {}, ["./train.py:plain", "made a Plain, not a torch.nn.Module"]),
+        ("./train.py:Callable", {}, ["./train.py:Callable", "a type, not a torch.nn.Module class"]),
+        ("./train.py:instance", {}, ["./train.py:instance", "a Called, not a torch.nn.Module class"]),
+        ("./train.py:leave", {}, ["./train.py:leave", "cannot be made", "SystemExit: 3"]),
+        ("builtins:print", {}, ["builtins:print", "a builtin_function_or_method, not a torch.nn.Module class"]),
+        ("subprocess:Popen", {"args": "true"}, ["subprocess:Popen", "a type, not a torch.nn.Module class"]),
+        ("functools:partial", {}, ["functools:partial", "a type, not"]),
         ("./train.py:Net", {"width": 3}, ["./train.py:Net(width=3)", "TypeError", "--model-args NAME=VALUE"]),
         ("torchvision:resnet19", {}, ["torchvision:resnet19", "list_models()"]),
     ],
@@ -136,12 +159,40 @@ def test_a_target_that_cannot_be_built_is_named_with_the_rule(
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["def :", "raise RuntimeError('no')", "import no_such_package_here"])
+@pytest.mark.parametrize(
+    "text", ["def :", "raise RuntimeError('no')", "import no_such_package_here", "import sys\nsys.exit(4)"]
+)
 def test_a_file_that_does_not_import_is_named_and_leaves_no_half_module(folder: Path, text: str) -> None:
     Path("bad.py").write_text(text)
-    with pytest.raises(PenstockError, match=r"--model bad\.py: cannot be imported"):
+    with pytest.raises(PenstockError, match=r"--model \./bad\.py: cannot be imported"):
         build(Architecture(target="./bad.py:Net"))
     assert not [name for name in sys.modules if name.startswith("_penstock_bad_")]
+
+
+def test_a_module_that_ends_the_program_is_an_error(folder: Path) -> None:
+    Path("leaves.py").write_text("raise SystemExit('usage: leaves')\n")
+    sys.path.append(str(folder))
+    with pytest.raises(PenstockError, match=r"--model leaves: cannot be imported: SystemExit: usage: leaves"):
+        build(Architecture(target="leaves:Net"))
+
+
+def test_a_file_of_this_folder_that_was_named_as_a_module_is_pointed_to(folder: Path) -> None:
+    Path("mynet.py").write_text(NET)
+    with pytest.raises(PenstockError) as caught:
+        build(Architecture(target="mynet:Net"))
+    assert str(caught.value).startswith("--model mynet: cannot be imported: ModuleNotFoundError")
+    assert str(caught.value).endswith("for a file in this folder, write --model ./mynet.py:CLASS")
+    with pytest.raises(PenstockError) as caught:
+        build(Architecture(target="no_such_package_here:Net"))
+    assert "for a file" not in str(caught.value)
+
+
+@pytest.mark.parametrize("typed", ["./missing.py", "missing.py", "../missing.py", "./a/../missing.py", "./bad.py"])
+def test_a_path_is_shown_as_it_was_typed(folder: Path, typed: str) -> None:
+    Path("bad.py").write_text("def :")
+    with pytest.raises(PenstockError) as caught:
+        build(Architecture(target=f"{typed}:Net"))
+    assert str(caught.value).startswith(f"--model {typed}: ")
 
 
 def net() -> nn.Module:
@@ -236,6 +287,34 @@ def test_a_dictionary_without_a_state_is_refused_with_its_keys(content: dict[str
 def test_a_dictionary_whose_keys_are_numbers_is_refused() -> None:
     with pytest.raises(PenstockError):
         load_weights(net(), {0: torch.zeros(1), 1: torch.zeros(2)})  # type: ignore[dict-item]
+
+
+UNUSUAL = {
+    "sparse": lambda: torch.zeros(4, 3).to_sparse(),
+    "csr": lambda: torch.eye(4, 3).to_sparse_csr(),
+    "meta": lambda: torch.empty(4, 3, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(3), torch.zeros(3)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_tensors_that_hold_no_dense_data_are_refused_by_name(kind: str) -> None:
+    module, unusual = net(), UNUSUAL[kind]()
+    with pytest.raises(PenstockError, match=r"must be dense and hold data; .* sparse, nested or meta: 0\.weight$"):
+        load_weights(module, {"state_dict": state() | {"0.weight": unusual}})
+    assert all(tensor.device.type == "cpu" for tensor in module.state_dict().values())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["quantised", "complex"])
+def test_tensors_that_the_module_cannot_hold_as_they_are_are_refused_by_name(kind: str) -> None:
+    """A complex weight would lose half of itself without a word, and count as loaded."""
+    weight = torch.randn(4, 3, dtype=torch.complex64 if kind == "complex" else torch.float32)
+    if kind == "quantised":
+        weight = torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)
+    with pytest.raises(PenstockError, match=r"0\.weight"):
+        load_weights(net(), {"state_dict": state() | {"0.weight": weight}})
 
 
 def test_an_architecture_reads_back_from_json() -> None:

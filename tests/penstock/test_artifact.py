@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
+import re
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +25,7 @@ from penstock import artifact
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.parity import Distance, Limits
-from penstock.receipt import Receipt, Source, Verification
+from penstock.receipt import FileDigest, Receipt, Source, Verification
 from penstock.signature import Dim, Signature, Tensor
 
 SIGNATURE = Signature(
@@ -25,6 +33,9 @@ SIGNATURE = Signature(
     outputs=(Tensor(name="y", shape=("batch", 2)),),
     dims={"batch": Dim(opt=2, max=4)},
 )
+
+
+SOURCE = Source(checkpoint="runs/best.pth", sha256="0" * 64, architecture="a:B", loaded=1, expected=1)
 
 
 def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: Any) -> Receipt:
@@ -36,7 +47,6 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
         precision="fp32",
         runtime="fake",
         model_file="model.bin",
-        source=Source(checkpoint="runs/best.pth", sha256="0" * 64, architecture="a:B", loaded=1, expected=1),
         signature=signature,
         verification=Verification(
             runtime="fake",
@@ -49,7 +59,7 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
             passed=True,
         ),
         hardware="any",
-        **{"files": {}, **changes},
+        **{"files": {}, "source": SOURCE, **changes},
     )
 
 
@@ -157,6 +167,50 @@ def test_a_draft_that_fails_leaves_nothing(tmp_path: Path, error: type[BaseExcep
     assert tree(tmp_path) == {"models": None}
 
 
+def finished_process() -> int:
+    """The number of a process that has ended and been waited for."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_drafts_of_exports_that_were_killed_are_swept_by_the_next_one(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom penstock import artifact\n"
+        "with artifact.draft(Path(sys.argv[1])) as folder:\n"
+        "    (folder / 'model.bin').write_bytes(b'half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".draft-")
+    publish(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+def test_drafts_of_living_exports_and_of_other_machines_are_left_alone(tmp_path: Path) -> None:
+    dead, host = finished_process(), artifact._draft_prefix()
+    kept = [
+        f"{host}{os.getpid()}-abcd",
+        f"{host}{os.getppid()}-abcd",
+        f".draft-another_host-{dead}-abcd",
+        f"{host.replace('draft', 'notes')}{dead}-abcd",
+        f"{host}notes-abcd",
+        f"draft-{dead}-abcd",
+    ]
+    for name in (*kept, f"{host}{dead}-abcd"):
+        (tmp_path / name / "1").mkdir(parents=True)
+    with artifact.draft(tmp_path) as folder:
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, folder.parent.name}
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+
+
+def test_a_draft_bears_its_machine_and_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "my-host.lan*")
+    with artifact.draft(tmp_path) as folder:
+        assert re.fullmatch(rf"\.draft-my_host_lan_-{os.getpid()}-\w+", folder.parent.name)
+
+
 def test_a_draft_is_hidden_from_those_who_look_for_models(tmp_path: Path) -> None:
     publish(tmp_path)
     with artifact.draft(tmp_path):
@@ -185,7 +239,7 @@ def test_a_number_that_another_export_took_in_between_is_passed_over(
 ) -> None:
     for _ in range(held):
         publish(tmp_path, content=b"before")
-    real, raced = artifact._next_version, []
+    real, raced = artifact.check_contract, []
 
     def taken(home: Path, signature: Signature) -> int:
         version = real(home, signature)
@@ -194,7 +248,7 @@ def test_a_number_that_another_export_took_in_between_is_passed_over(
             publish(tmp_path, content=b"rival")
         return version
 
-    monkeypatch.setattr(artifact, "_next_version", taken)
+    monkeypatch.setattr(artifact, "check_contract", taken)
     mine = publish(tmp_path, content=b"mine")
     assert raced == [held + 1]
     assert mine.receipt.version == held + 2
@@ -214,6 +268,30 @@ def test_exports_at_the_same_time_each_get_a_version_of_their_own(tmp_path: Path
         assert found == item
         assert found.model_path.read_bytes() == b"%d" % number
     assert {path.name for path in tmp_path.iterdir()} == {"small"}
+
+
+@pytest.mark.parametrize("content", ["file", "folder"])
+def test_a_contract_is_checked_without_publishing(tmp_path: Path, content: str) -> None:
+    home = tmp_path / "small"
+    assert artifact.check_contract(home, SIGNATURE) == 1
+    if content == "file":
+        home.touch()
+    else:
+        home.mkdir()
+    with pytest.raises(PenstockError, match="small: exists and is not a model folder; choose another --name"):
+        artifact.check_contract(home, SIGNATURE)
+
+
+def test_the_next_number_is_one_more_than_the_highest_that_is_there(tmp_path: Path) -> None:
+    publish(tmp_path)
+    publish(tmp_path)
+    before = tree(tmp_path)
+    assert artifact.check_contract(tmp_path / "small", SIGNATURE) == 3
+    assert artifact.check_contract(tmp_path / "small", SIGNATURE.with_batch(Dim(opt=1, max=1))) == 3
+    outputs = (Tensor(name="y", shape=("batch", 3)),)
+    with pytest.raises(PenstockError, match=r"version 2 takes .*y:float32\[batch,2\]; the new one .*\[batch,3\]"):
+        artifact.check_contract(tmp_path / "small", SIGNATURE.model_copy(update={"outputs": outputs}))
+    assert tree(tmp_path) == before
 
 
 def test_an_output_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -284,6 +362,153 @@ def test_a_receipt_that_is_damaged_is_refused_by_name(tmp_path: Path, text: str)
     (published.folder / "penstock.json").write_text(text)
     with pytest.raises(PenstockError, match=r"penstock\.json: damaged receipt"):
         artifact.read(published.folder)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, "one", None])
+def test_a_version_that_is_no_number_from_one_is_a_damaged_receipt(tmp_path: Path, version: Any) -> None:
+    published = publish(tmp_path)
+    path = published.folder / "penstock.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": version}))
+    with pytest.raises(PenstockError, match=r"penstock\.json: damaged receipt: version: "):
+        artifact.read(published.folder)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(12, "0.0 kB"), (1_240, "1.2 kB"), (99_949, "99.9 kB"), (100_000, "0.10 MB"), (7_456_789, "7.46 MB")],
+)
+def test_the_size_is_that_of_the_model_file_in_words(tmp_path: Path, count: int, text: str) -> None:
+    files = {"model.bin": FileDigest(sha256="0" * 64, bytes=count), "golden.npz": FileDigest(sha256="1" * 64, bytes=5)}
+    assert Artifact(tmp_path, receipt(files=files)).size == text
+
+
+def test_a_receipt_is_a_text_file_that_ends_its_last_line(tmp_path: Path) -> None:
+    assert (publish(tmp_path).folder / "penstock.json").read_text().endswith("}\n")
+
+
+def golden_refusal(held: Artifact) -> str:
+    with pytest.raises(PenstockError) as caught:
+        held.golden()
+    assert str(caught.value).startswith(f"{held.folder / 'golden.npz'}: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("bits", [0x01, 0xFF])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_golden_samples_damaged_anywhere_are_refused_or_the_same(tmp_path: Path, save: Any, bits: int) -> None:
+    held = publish(tmp_path)
+    path = held.folder / "golden.npz"
+    rows = np.arange(40, dtype=np.float32).reshape(20, 2)
+    save(path, **{"input:x": rows, "output:y": rows + 1})
+    whole = path.read_bytes()
+    raised: dict[str, int] = {}
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ bits]) + whole[index + 1 :])
+        try:
+            inputs, outputs = held.golden()
+        except PenstockError:
+            continue
+        except Exception as error:
+            raised.setdefault(f"{type(error).__name__}: {error}", index)
+            continue
+        assert np.array_equal(inputs["x"], rows)
+        assert np.array_equal(outputs["y"], rows + 1)
+    assert not raised
+
+
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
+def test_golden_samples_that_are_cut_are_refused_by_name(tmp_path: Path, share: float) -> None:
+    held = publish(tmp_path)
+    path = held.folder / "golden.npz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    assert "cannot be read" in golden_refusal(held)
+    path.unlink()
+    assert "cannot be read" in golden_refusal(held)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"input:x": np.ones((2, 2))}, "output:y"),
+        ({"output:y": np.ones((2, 2))}, "input:x"),
+        ({"input:x": np.ones((0, 2)), "output:y": np.ones((0, 2))}, "holds no rows"),
+        ({"input:x": np.ones((2, 2)), "output:y": np.ones((0, 2))}, "holds no rows"),
+        ({"input:x": np.float32(1), "output:y": np.ones((2, 2))}, "holds no rows"),
+    ],
+)
+def test_golden_samples_without_rows_or_names_are_refused(tmp_path: Path, arrays: dict[str, Any], said: str) -> None:
+    held = publish(tmp_path)
+    np.savez(held.folder / "golden.npz", **arrays)
+    assert said in golden_refusal(held)
+
+
+def test_pickled_golden_samples_are_refused_and_not_run(tmp_path: Path) -> None:
+    held, witness = publish(tmp_path), tmp_path / "witness"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return exec, (f"open({str(witness)!r}, 'w')",)
+
+    rows = np.ones((2, 2), np.float32)
+    np.savez(held.folder / "golden.npz", **{"input:x": np.array([Evil()], object), "output:y": rows})
+    assert "cannot be read" in golden_refusal(held)
+    assert not witness.exists()
+    with np.load(held.folder / "golden.npz", allow_pickle=True) as arrays:
+        arrays["input:x"]
+    assert witness.exists(), "the file is harmless: this test proves nothing"
+
+
+def test_golden_entries_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
+    held = publish(tmp_path)
+    with zipfile.ZipFile(held.folder / "golden.npz", "w") as archive:
+        for name in ("input:x.npy", "output:y.npy"):
+            archive.writestr(name, b"hello")
+    golden_refusal(held)
+
+
+def test_golden_samples_that_unpack_to_more_than_any_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = publish(tmp_path)
+    path = held.folder / "golden.npz"
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("bomb.npy", "w") as bomb:
+        for _ in range(3):
+            bomb.write(bytes(1 << 20))
+    assert path.stat().st_size < 10_000
+    monkeypatch.setattr(artifact, "_GOLDEN_BYTES", 3 << 20)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("it was read"))
+    assert re.search(rf"unpacks to \d{{7}} bytes; the limit is {3 << 20}$", golden_refusal(held))
+
+
+def rebuilt(**changes: Any) -> list[str]:
+    return shlex.split(artifact.rebuild_command(receipt(source=SOURCE.model_copy(update=changes))))
+
+
+def test_the_command_that_rebuilds_names_format_precision_ranges_and_checkpoint() -> None:
+    command = "penstock export --format onnx --precision fp32 --dim batch=1,2,4 runs/best.pth"
+    assert rebuilt() == command.split()
+
+
+def test_the_command_that_rebuilds_gives_the_architecture_that_was_given() -> None:
+    words = rebuilt(architecture="./net.py:Net", arguments={"width": 6, "act": "re lu"}, model_option=True)
+    assert words[words.index("--model") + 1] == "./net.py:Net"
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--model-args"] == ["width=6", "act='re lu'"]
+    assert words[words.index("--input") + 1] == "x:float32[batch,2]"
+
+
+def test_the_command_that_rebuilds_survives_any_shell(tmp_path: Path) -> None:
+    name = 'it\'s $(touch witness) & `more`; "x".pth'
+    arguments = {"a": "'; touch witness"}
+    words = rebuilt(checkpoint=name, architecture="./my net.py:Net", arguments=arguments, model_option=True)
+    assert words[-1] == name
+    assert words[words.index("--model") + 1] == "./my net.py:Net"
+    assert 'a="\'; touch witness"' in words
+    command = artifact.rebuild_command(receipt(source=SOURCE.model_copy(update={"checkpoint": name})))
+    command = command.replace("penstock export", "printf '%s\\n'", 1)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == name
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("extra", [{}, {"signed_by": "someone"}])

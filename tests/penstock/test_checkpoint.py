@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import sys
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from penstock.architecture import Architecture
 from penstock.checkpoint import Card, Override
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
+from penstock.preprocess import ImagePreprocess
 from penstock.signature import Dim, Signature, Tensor
 
 LINEAR = Override(
@@ -292,7 +296,48 @@ def test_a_file_that_the_checkpoint_names_is_not_imported_unasked(tmp_path: Path
     assert not witness.exists()
 
 
-@pytest.mark.parametrize("name", ["torch", "Tensor", "nn", "__builtins__", "annotations"])
+@pytest.mark.parametrize("name", ["__builtins__", "_Residual", "", "Residual.Net", "nn.Linear", "1", "a b"])
+def test_of_the_trusted_module_only_public_names_are_trusted(tmp_path: Path, name: str) -> None:
+    architecture = {"target": f"penstock.train.nets:{name}"}
+    checkpoint.save(tmp_path / "a.pth", card(architecture=architecture), weights())
+    assert "if you trust it, give it yourself" in refusal(tmp_path / "a.pth", Override())
+
+
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [
+        ("penstock.train.nets:/evil.py:Net", "penstock.train.nets:/evil.py"),
+        ("penstock.train.nets:evil.py:Net", "penstock.train.nets:evil.py"),
+        ("penstock.train.nets:ResidualNet/../evil.py:Net", "penstock.train.nets:ResidualNet/../evil.py"),
+        ("penstock.train.nets.py:Net", "penstock.train.nets.py"),
+        ("./penstock.train.nets.py:Net", "penstock.train.nets.py"),
+        ("penstock/train/nets.py:Net", "penstock/train/nets.py"),
+        ("evil_nets_here:Net", "evil_nets_here.py"),
+    ],
+)
+def test_no_path_that_looks_like_the_trusted_module_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    witness = tmp_path / "witness"
+    if "/.." in file:
+        Path(file).parent.parent.mkdir()
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(
+        f"from pathlib import Path\nPath({str(witness)!r}).touch()\n"
+        "from penstock.train.nets import ResidualNet as Net\n"
+    )
+    checkpoint.save(tmp_path / "a.pth", card(architecture={"target": target, "kwargs": NET.kwargs}), weights())
+    message = refusal(tmp_path / "a.pth", Override())
+    assert f"names the architecture {target!r}, whose import would run its code" in message
+    assert not witness.exists()
+    checkpoint.load(tmp_path / "a.pth", Override(model=target))
+    assert witness.exists(), "the file is harmless: this test proves nothing"
+    sys.modules.pop("evil_nets_here", None)
+
+
+@pytest.mark.parametrize("name", ["torch", "Tensor", "nn", "annotations"])
 def test_only_networks_are_made_of_what_the_trusted_module_holds(tmp_path: Path, name: str) -> None:
     architecture = {"target": f"penstock.train.nets:{name}"}
     checkpoint.save(tmp_path / "a.pth", card(architecture=architecture), weights())
@@ -313,6 +358,167 @@ def test_an_architecture_that_the_user_names_too_is_imported(tmp_path: Path) -> 
     loaded = checkpoint.load(tmp_path / "a.pth", Override(model="torch.nn:Linear"))
     assert isinstance(loaded.module, nn.Linear)
     assert loaded.card.signature == signature
+
+
+RECORDER = """
+from penstock.train.nets import ResidualNet
+
+class Net(ResidualNet):
+    def __init__(self, **given):
+        assert not given, f"given {given}"
+        super().__init__(widths=(4, 4), classes=3)
+"""
+
+
+def test_arguments_of_the_checkpoints_own_go_to_no_other_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(RECORDER)
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    loaded = checkpoint.load(tmp_path / "a.pth", Override(model="./net.py:Net"))
+    assert loaded.card.architecture == Architecture(target="./net.py:Net")
+    assert "given {'width': 3}" in refuse("a.pth", Override(model="./net.py:Net", model_args={"width": 3}))
+
+
+def refuse(path: str, override: Override) -> str:
+    with pytest.raises(PenstockError) as caught:
+        checkpoint.load(Path(path), override)
+    return str(caught.value)
+
+
+def test_arguments_of_the_checkpoints_own_go_to_the_class_that_it_names(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    loaded = checkpoint.load(tmp_path / "a.pth", Override(model=NET.target))
+    assert loaded.card.architecture == NET
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".plan", ".engine"])
+def test_a_file_that_is_exported_already_says_so(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(b"\x08\x0a")
+    assert "is exported already, not a checkpoint; penstock serve takes an .onnx file" in refusal(path)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_one_changed_byte_of_the_weights_is_refused_with_the_entry_it_lies_in(
+    tmp_path: Path, trained: Path, share: float
+) -> None:
+    whole = trained.read_bytes()
+    with zipfile.ZipFile(trained) as archive:
+        entries = [entry for entry in archive.infolist() if "/data/" in entry.filename and entry.file_size > 1000]
+    entry = entries[int(len(entries) * share)]
+    name = len(entry.filename.encode())
+    extra = int.from_bytes(whole[entry.header_offset + 28 : entry.header_offset + 30], "little")
+    index = entry.header_offset + 30 + name + extra + int(entry.file_size * share)
+    path = tmp_path / "flipped.pth"
+    path.write_bytes(whole[:index] + bytes([whole[index] ^ 0x10]) + whole[index + 1 :])
+    assert f"damaged: the checksum of its entry {entry.filename!r} is wrong" in refusal(path, Override())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["sparse", "meta", "nested"])
+def test_weights_that_hold_no_dense_data_are_refused_by_name(tmp_path: Path, kind: str) -> None:
+    if kind == "nested":
+        weight = torch.nested.nested_tensor([torch.zeros(3), torch.zeros(3)])
+    else:
+        weight = torch.zeros(2, 3).to_sparse() if kind == "sparse" else torch.empty(2, 3, device="meta")
+    path = saved(tmp_path / "a.pth", {"weight": weight, "bias": torch.zeros(2)})
+    assert "must be dense and hold data; these are sparse, nested or meta: weight" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "declared"),
+    [
+        ((Tensor(name="logits", dtype="float16", shape=("batch", 3)),), "logits:float16[batch,3]"),
+        ((Tensor(name="logits", shape=("batch", 4)),), "logits:float32[batch,4]"),
+        ((Tensor(name="logits", shape=(2, 3)),), "logits:float32[2,3]"),
+        ((Tensor(name="logits", shape=("batch", 3, 1)),), "logits:float32[batch,3,1]"),
+        (
+            (Tensor(name="logits", shape=("batch", 3)), Tensor(name="more", shape=("batch", 3))),
+            "logits:float32[batch,3], more:float32[batch,3]",
+        ),
+    ],
+)
+def test_declared_outputs_that_are_not_the_models_are_refused_with_both(
+    tmp_path: Path, outputs: tuple[Tensor, ...], declared: str
+) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(signature=SIGNATURE.model_copy(update={"outputs": outputs})), weights())
+    message = refusal(tmp_path / "a.pth", Override())
+    assert f"declares the outputs {declared}, but the model gives output:float32[batch,3]" in message
+
+
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c", "d"), ()])
+def test_labels_of_another_number_than_the_classes_are_refused_with_both(
+    tmp_path: Path, labels: tuple[str, ...]
+) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(labels=labels), weights())
+    said = f"has {len(labels)} labels; its first output has 3 classes"
+    assert said in refusal(tmp_path / "a.pth", Override())
+
+
+GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.5,), std=(0.5,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"input": "picture"}, "its preprocessing makes 'picture' of [1, 8, 8]"),
+        ({"height": 9}, "its preprocessing makes 'image' of [1, 9, 8]"),
+        ({"width": 4}, "its preprocessing makes 'image' of [1, 8, 4]"),
+        ({"mode": "RGB", "mean": (0.5,) * 3, "std": (0.5,) * 3}, "its preprocessing makes 'image' of [3, 8, 8]"),
+    ],
+)
+def test_preprocessing_that_makes_another_input_is_refused_with_both(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    fitting = card(preprocess=GREY.model_dump())
+    checkpoint.save(tmp_path / "fits.pth", fitting, weights())
+    assert checkpoint.load(tmp_path / "fits.pth").card == fitting
+    checkpoint.save(tmp_path / "a.pth", card(preprocess={**GREY.model_dump(), **changes}), weights())
+    message = refusal(tmp_path / "a.pth", Override())
+    assert said in message
+    assert "the inputs are image:float32[batch,1,8,8]" in message
+
+
+def test_ranges_that_are_given_replace_those_of_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    for override in (Override(dims={"batch": Dim(opt=3, max=9)}), Override(batch=Dim(opt=3, max=9))):
+        loaded = checkpoint.load(tmp_path / "a.pth", override)
+        assert loaded.card.signature.dims == {"batch": Dim(opt=3, max=9)}
+        assert loaded.card.signature.inputs == SIGNATURE.inputs
+    both = Override(dims={"batch": Dim(opt=3, max=9)}, batch=Dim(opt=1, max=1))
+    assert checkpoint.load(tmp_path / "a.pth", both).card.signature.dims == {"batch": Dim(opt=1, max=1)}
+
+
+def test_ranges_of_somebody_elses_inputs_are_those_that_were_given(tmp_path: Path) -> None:
+    inputs = ("x:float32[batch,seq,3]",)
+    override = Override(
+        model=LINEAR.model, model_args=LINEAR.model_args, inputs=inputs, dims={"seq": Dim(opt=2, max=5)}
+    )
+    loaded = checkpoint.load(saved(tmp_path / "a.pth", linear()), override)
+    assert loaded.card.signature.dims["seq"] == Dim(opt=2, max=5)
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == ["output:float32[batch,seq,2]"]
+
+
+def test_a_range_of_a_dimension_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights())
+    with pytest.raises(PenstockError, match=r"--dim seq: not a dynamic dimension of the inputs; those are batch$"):
+        checkpoint.load(tmp_path / "a.pth", Override(dims={"seq": Dim(opt=1, max=2)}))
+    fixed = Override(model=LINEAR.model, model_args=LINEAR.model_args, inputs=("x:float32[2,3]",))
+    fixed = replace(fixed, dims={"batch": Dim(opt=1, max=2)})
+    with pytest.raises(PenstockError, match=r"--dim batch: not a dynamic dimension of the inputs; those are none$"):
+        checkpoint.load(saved(tmp_path / "b.pth", linear()), fixed)
+
+
+@pytest.mark.parametrize("batch", [Dim(min=8, opt=8, max=16), Dim(opt=1, max=1)])
+def test_the_samples_of_a_checkpoint_outlive_a_range_of_batches_that_their_number_is_not_in(
+    tmp_path: Path, batch: Dim
+) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(), weights(), calibration=ROWS, golden=ROWS.take(2))
+    for override in (Override(batch=batch), Override(dims={"batch": batch})):
+        loaded = checkpoint.load(tmp_path / "a.pth", override)
+        assert loaded.card.signature.dims == {"batch": batch}
+        assert loaded.calibration is not None
+        assert np.array_equal(loaded.calibration.inputs["image"], ROWS.inputs["image"])
 
 
 def test_another_schema_is_refused_with_both_numbers(tmp_path: Path) -> None:

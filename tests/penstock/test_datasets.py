@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,11 @@ def test_an_npz_without_labels_has_none(tmp_path: Path) -> None:
         ({"x": np.ones(3), "labels": np.ones(3)}, "labels have dtype float64; they must be integers"),
         ({"x": np.ones(3), "labels": np.ones((3, 2), np.int64)}, "same number of rows"),
         ({"x": np.array([{}, {}])}, "plain arrays"),
+        ({"x": np.array(["a", "b"])}, "'x' holds no numbers"),
+        ({"x": np.array([b"a", b"b"])}, "'x' holds no numbers"),
+        ({"x": np.array(["2020-01-01"], "datetime64[D]")}, "'x' holds no numbers"),
+        ({"x": np.zeros(2, [("a", "i4")])}, "'x' holds no numbers"),
+        ({"x": np.ones(2), "labels": np.array(["a", "b"])}, "'labels' holds no numbers"),
     ],
 )
 def test_arrays_that_are_no_rows_are_refused(tmp_path: Path, arrays: dict[str, Any], rule: str) -> None:
@@ -142,6 +148,32 @@ def test_files_that_are_no_npz_are_refused_by_name(tmp_path: Path) -> None:
     for file in (tmp_path / "array.npy", tmp_path, tmp_path / "missing.npz"):
         with pytest.raises(PenstockError, match=f"--data {file}"):
             datasets.read_npz(file)
+
+
+def test_a_file_that_is_missing_is_told_as_that(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError) as caught:
+        datasets.read_npz(tmp_path / "missing.npz")
+    assert str(caught.value) == f"--data {tmp_path / 'missing.npz'}: no such file"
+
+
+def test_an_entry_that_is_no_array_is_refused_by_name(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", b"hello")
+    with pytest.raises(PenstockError, match=f"--data {tmp_path / 'a.npz'}: 'x' holds no numbers"):
+        datasets.read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "float64"])
+def test_numbers_of_every_kind_are_read_as_they_are(tmp_path: Path, dtype: str) -> None:
+    rows = datasets.read_npz(write(tmp_path / "a.npz", x=np.ones((2, 3), dtype)))
+    assert rows.inputs["x"].dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
+def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match="seed"):
+        DatasetSpec(name="digits", seed=seed)
+    datasets.load(DatasetSpec(name="digits", seed=2**32 - 1))
 
 
 @pytest.mark.parametrize("shares", [{"val": 0.5, "test": 0.5}, {"val": 0.0}, {"test": 1.5}, {"val": -0.1}])

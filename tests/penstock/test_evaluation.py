@@ -71,6 +71,21 @@ def test_a_last_part_under_the_least_is_filled_and_what_fills_it_is_dropped(rows
     assert sum(runner.batches) == rows + max(0, least - (rows % batch or batch))
 
 
+@pytest.mark.parametrize(
+    ("extra", "shape"),
+    [(np.zeros(5), "[5]"), (np.zeros(3), "[3]"), (np.zeros((0, 4)), "[0, 4]"), (np.float32(1), "[]")],
+    ids=["more", "fewer", "none", "scalar"],
+)
+def test_an_output_of_another_number_of_rows_is_refused_by_name(extra: Any, shape: str) -> None:
+    class Off(Shares):
+        def run(self, feeds: Arrays) -> dict[str, Any]:
+            return {**super().run(feeds), "extra": extra}
+
+    with pytest.raises(ValueError, match=r"output 'extra' has shape .* for 4 rows") as caught:
+        evaluation.outputs(Off(), Rows({"x": np.zeros((2, 3))}, None), 4, least=4)
+    assert shape in str(caught.value)
+
+
 def test_evaluate_takes_the_first_output() -> None:
     inputs = np.eye(3, dtype=np.float32)
     rows = Rows({"x": inputs}, np.array([0, 1, 1]))

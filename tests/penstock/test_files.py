@@ -36,7 +36,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOTDIR])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EBUSY])
 def test_a_refusal_names_the_option_the_path_the_reason_and_the_outcome(number: int) -> None:
     expected = f"--output some/models: cannot be written: {os.strerror(number)}; nothing was published"
     with pytest.raises(PenstockError) as caught, writing("--output", Path("some/models"), "nothing was published"):

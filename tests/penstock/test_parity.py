@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from penstock.parity import Distance, Limits, compare, distance, worst
 
@@ -91,19 +94,28 @@ def test_nan_and_inf_are_never_within_any_limits(
         distance("y", damaged, array),
     ):
         assert found.failure(LOOSE) is not None
-        assert found.failure(Limits(max_error=math.inf, min_agreement=0.01)) is not None
+        assert found.failure(Limits(max_error=sys.float_info.max, min_agreement=0.01)) is not None
 
 
 def test_a_distance_that_is_not_a_number_is_never_within_limits() -> None:
     lost = Distance(output="y", max_abs=math.nan, rel_l2=math.nan, cosine=math.nan, agreement=None)
-    assert "nan" in str(lost.failure(Limits(max_error=math.inf, min_agreement=0.0)))
+    assert "nan" in str(lost.failure(Limits(max_error=sys.float_info.max, min_agreement=0.0)))
     doubtful = lost.model_copy(update={"rel_l2": 0.0, "agreement": math.nan})
     assert "top-1 agreement" in str(doubtful.failure(LOOSE))
 
 
-def test_a_limit_that_is_not_a_number_lets_nothing_through() -> None:
-    same = distance("y", np.ones((2, 3)), np.ones((2, 3)))
-    assert same.failure(Limits(max_error=math.nan, min_agreement=0.0)) is not None
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("max_error", value) for value in (math.nan, math.inf, -math.inf, -1e-9)],
+        *[("min_agreement", value) for value in (math.nan, math.inf, -0.01, 1.01)],
+    ],
+)
+def test_a_limit_that_would_let_anything_or_nothing_through_is_none(field: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=field):
+        Limits.model_validate({"max_error": 0.1, "min_agreement": 0.5, field: value})
+    with pytest.raises(ValidationError, match=field):
+        Limits.model_validate_json(json.dumps({"max_error": 0.1, "min_agreement": 0.5, field: value}))
 
 
 def test_a_limit_itself_is_within_the_limit() -> None:

@@ -233,3 +233,12 @@ def test_a_size_below_one_is_refused(field: str, size: int) -> None:
     fields = {"input": "x", "mode": "L", "height": 4, "width": 4, "mean": (0.0,), "std": (1.0,)}
     with pytest.raises(ValidationError, match=field):
         ImagePreprocess(**{**fields, field: size})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("field", ["scale", "mean", "std"])
+def test_a_figure_that_is_no_number_is_refused_by_name(field: str, value: float) -> None:
+    fields: dict[str, Any] = {"input": "image", "mode": "L", "height": 2, "width": 2, "mean": (0.5,), "std": (0.5,)}
+    fields[field] = value if field == "scale" else (value,)
+    with pytest.raises(ValidationError, match=field):
+        ImagePreprocess.model_validate(fields)

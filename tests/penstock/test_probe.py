@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from penstock import probe
+from penstock import probe, synthetic
 from penstock.errors import PenstockError
 from penstock.signature import V2_DTYPES, Dim, Signature, Tensor
 
@@ -50,9 +50,9 @@ def test_synthetic_inputs_fit_their_signature_and_depend_on_the_seed_alone(
         outputs=(),
         dims={"batch": Dim(opt=1, max=6)},
     )
-    rows = probe.synthesize(signature, {"batch": batch}, seed)
+    rows = synthetic.synthesize(signature, {"batch": batch}, seed)
     signature.check(rows.inputs)
-    again = probe.synthesize(signature, {"batch": batch}, seed)
+    again = synthetic.synthesize(signature, {"batch": batch}, seed)
     assert rows.inputs["x"].tobytes() == again.inputs["x"].tobytes()
     if not np.issubdtype(np.dtype(dtype), np.floating):
         assert set(np.unique(rows.inputs["x"])) <= {0, 1}
@@ -60,7 +60,7 @@ def test_synthetic_inputs_fit_their_signature_and_depend_on_the_seed_alone(
 
 def test_another_seed_gives_other_floats() -> None:
     sizes = {"batch": 4, "length": 5}
-    first, second = (probe.synthesize(TEXT, sizes, seed).inputs["image"] for seed in (0, 1))
+    first, second = (synthetic.synthesize(TEXT, sizes, seed).inputs["image"] for seed in (0, 1))
     assert not np.array_equal(first, second)
 
 
@@ -81,6 +81,11 @@ def test_another_seed_gives_other_floats() -> None:
         (lambda ids, image: image.sum(), ["output:float32[]"]),
         (lambda ids, image: image[:1].expand(7, 3), ["output:float32[7,3]"]),
         (lambda ids, image: ids.T, ["output:int64[length,batch]"]),
+        (lambda ids, image: image.repeat(2, 1), ["output:float32[output_0,3]"]),
+        (lambda ids, image: torch.cat([ids, ids], 1), ["output:int64[batch,output_1]"]),
+        (lambda ids, image: ids[:, 1:], ["output:int64[batch,output_1]"]),
+        (lambda ids, image: ids.flatten(), ["output:int64[output_0]"]),
+        (lambda ids, image: (ids, ids[:-1]), ["output_0:int64[batch,length]", "output_1:int64[output_1_0,length]"]),
     ],
 )
 def test_outputs_are_found_with_their_names_dtypes_and_moving_axes(function: Any, outputs: list[str]) -> None:
@@ -118,6 +123,28 @@ def test_an_answer_that_is_no_tensors_is_refused_with_its_type(function: Any, ki
 def test_an_output_that_no_signature_holds_is_refused_in_one_sentence(function: Any, named: str) -> None:
     with pytest.raises(PenstockError, match=named):
         probe.complete(Answer(function), TEXT)
+
+
+@pytest.mark.parametrize("name", ["a.b", "a-b", "a/b:0", "0"])
+def test_a_computed_axis_gets_a_name_whatever_the_output_is_called(name: str) -> None:
+    (found,) = probe.complete(Answer(lambda ids, image: {name: torch.cat([ids, ids], 1)}), TEXT).outputs
+    assert (found.name, found.shape[0]) == (name, "batch")
+    assert isinstance(found.shape[1], str)
+    assert found.shape[1] not in TEXT.dims
+
+
+def test_a_model_whose_rows_are_not_the_batchs_shares_no_batch_with_it() -> None:
+    for function in (lambda ids, image: image.repeat(2, 1), lambda ids, image: ids[1:]):
+        assert probe.complete(Answer(function), TEXT).batch is None
+    assert probe.complete(Answer(lambda ids, image: image), TEXT).batch == "batch"
+
+
+def test_a_model_that_ends_the_program_is_told_as_one_that_fails() -> None:
+    def leave(ids: torch.Tensor, image: torch.Tensor) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(PenstockError, match=r"the model fails on inputs .*SystemExit: 3; correct --input"):
+        probe.complete(Answer(leave), TEXT)
 
 
 def test_a_model_that_fails_is_told_with_the_inputs_and_the_reason() -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from penstock import checkpoint, datasets
+from penstock.errors import PenstockError
 from penstock.train import loop, recipe
 from penstock.train.loop import Trained
 from penstock.train.recipe import Recipe
@@ -113,3 +119,42 @@ def test_an_augmented_image_is_moved_by_whole_pixels_its_border_repeated() -> No
 def test_without_augmentation_images_are_left_alone() -> None:
     images = torch.randn(3, 1, 4, 4)
     assert loop._shifted(images, 0) is images
+
+
+@pytest.mark.parametrize("classes", [1, 9])
+def test_a_network_with_fewer_classes_than_the_data_is_refused_before_it_trains(
+    job: Recipe, tmp_path: Path, classes: int
+) -> None:
+    model = job.model.model_copy(update={"kwargs": {**job.model.kwargs, "classes": classes}})
+    with pytest.raises(PenstockError) as caught:
+        loop.train(job.model_copy(update={"model": model}), tmp_path / "run", progress=False)
+    said = f"recipe digits: the network has {classes} classes; the data goes up to class 9"
+    assert str(caught.value) == said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "train", "digits", "--epochs", "10000", "--output", "runs"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        best = tmp_path / "runs" / "digits" / "best.pth"
+        give_up = time.monotonic() + 60
+        while not best.is_file():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+    assert "trained" not in out
+    assert sorted(path.name for path in best.parent.iterdir()) == ["best.pth", "last.pth", "logs"]
+    for name in ("best.pth", "last.pth"):
+        held = checkpoint.load(best.with_name(name))
+        assert held.proof.loaded == held.proof.expected
+        assert held.card.metrics["epoch"] >= 1

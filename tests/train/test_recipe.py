@@ -49,6 +49,7 @@ def test_an_unknown_recipe_is_refused_with_the_shipped_ones() -> None:
         ("epochs", 0, "greater than or equal to 1"),
         ("batch_size", 1, "greater than or equal to 2"),
         ("seed", -1, "greater than or equal to 0"),
+        ("seed", 2**32, "less than or equal to 4294967295"),
         ("epochs", "many", "valid integer"),
     ],
 )
@@ -71,6 +72,16 @@ def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: st
         ("max = 64", "max = 4", "batch"),
         ("std = [0.37]", "std = [0.0]", "preprocess"),
         ("mean = [0.3]", "mean = [0.3, 0.3]", "preprocess"),
+        ("lr = 0.01 ", "lr = nan ", "optim.lr"),
+        ("lr = 0.01 ", "lr = inf ", "optim.lr"),
+        ("weight_decay = 0.01", "weight_decay = inf", "optim.weight_decay"),
+        ("label_smoothing = 0.05", "label_smoothing = nan", "optim.label_smoothing"),
+        ("label_smoothing = 0.05", "clip = inf", "optim.clip"),
+        ("mean = [0.3]", "mean = [nan]", "preprocess.mean.0"),
+        ("std = [0.37]", "std = [inf]", "preprocess.std.0"),
+        ("std = [0.37]", "std = [0.37]\nscale = nan", "preprocess.scale"),
+        ("seed = 0\nval", "seed = 4294967296\nval", "dataset.seed"),
+        ("val = 0.1", "val = nan", "dataset.val"),
         ('[dataset]\nname = "digits"', '[dataset]\nname = "mnist"', "dataset.name"),
         ("epochs = 20\n", "", "epochs"),
         ('name = "digits"\ntask', 'name = "a/b"\ntask', "name"),
@@ -84,6 +95,24 @@ def test_a_nested_field_that_breaks_its_rule_is_named_with_its_path(
     with pytest.raises(PenstockError) as caught:
         recipe.load(str(path))
     assert str(caught.value).startswith(f"recipe {path}: {field}")
+
+
+@pytest.mark.parametrize("shift", [8, 9, 1000])
+def test_a_shift_that_leaves_nothing_of_the_picture_is_refused(tmp_path: Path, shift: int) -> None:
+    with pytest.raises(PenstockError, match=rf"augment\.shift is {shift}; it must be under the picture's side, 8"):
+        recipe.load(str(written(tmp_path, "shift = 1 ", f"shift = {shift} ")))
+    assert recipe.load(str(written(tmp_path, "shift = 1 ", "shift = 7 "))).augment.shift == 7
+
+
+def test_the_shorter_side_is_the_one_that_a_shift_is_held_to(tmp_path: Path) -> None:
+    path = written(tmp_path, "width = 8", "width = 5")
+    path.write_text(path.read_text().replace("shift = 1 ", "shift = 6 "))
+    with pytest.raises(PenstockError, match=r"augment\.shift is 6; it must be under the picture's side, 5"):
+        recipe.load(str(path))
+
+
+def test_the_largest_seed_is_taken() -> None:
+    assert recipe.load("digits", seed=2**32 - 1).seed == 2**32 - 1
 
 
 @pytest.mark.parametrize("content", [b"epochs = ", b"\xff\xfe", b"[[["])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,58 @@ def test_a_dict_of_outputs_keeps_its_names_and_integers(tmp_path: Path, precisio
     answer = written(Named(), tmp_path, precision=precision)(torch.ones(2, 3))
     assert list(answer) == ["double", "count"]
     assert (answer["double"].dtype, answer["count"].dtype) == (torch.float32, torch.int64)
+
+
+class Measured(nn.Module):
+    """Takes a number out of a tensor, which a trace would keep for every input."""
+
+    def forward(self, x: T) -> T:
+        return x * float(x.abs().max().item())
+
+
+class Looped(nn.Module):
+    """As many turns as the data says."""
+
+    def forward(self, x: T) -> T:
+        for _ in range(int(x.abs().sum())):
+            x = x + 1
+        return x
+
+
+FIXED = (
+    r"^--trace would fix a value that may depend on the input \(test_torchscript\.py:\d+: "
+    r"Converting a tensor to a Python \w+\); try --script or --format onnx$"
+)
+
+
+@pytest.mark.parametrize("module", [Branching(), Measured(), Looped()], ids=["branch", "item", "loop"])
+def test_what_a_trace_would_freeze_is_refused_with_its_line_and_told_to_script(
+    tmp_path: Path, module: nn.Module
+) -> None:
+    with pytest.raises(PenstockError, match=FIXED):
+        written(module, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+    loaded = written(module, tmp_path, script=True)
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        assert torch.equal(loaded(x), module(x))
+
+
+def test_at_half_precision_too_a_branch_is_refused_by_tracing_and_kept_by_scripting(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=FIXED):
+        written(Branching(), tmp_path, precision="fp16")
+    loaded = written(Branching(), tmp_path, precision="fp16", script=True)
+    for x in (torch.ones(2, 3), -torch.ones(2, 3)):
+        assert torch.equal(loaded(x), Branching()(x))
+
+
+class Restless(nn.Module):
+    """Warns of something else than a value that is fixed."""
+
+    def forward(self, x: T) -> T:
+        warnings.warn("deprecated", UserWarning, stacklevel=1)
+        return x * 2
+
+
+def test_other_warnings_of_a_model_do_not_refuse_it(tmp_path: Path) -> None:
+    x = torch.ones(2, 3)
+    assert torch.equal(written(Restless(), tmp_path)(x), x * 2)

@@ -25,6 +25,20 @@ def graph() -> Any:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def quantised() -> Any:
+    """The graph with its input through a pair of Q and DQ."""
+    made = graph()
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["d"]),
+    ]
+    made.graph.node[0].input[0] = "d"
+    for node in reversed(nodes):
+        made.graph.node.insert(0, node)
+    made.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [0.1]))
+    return made
+
+
 def answering(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
     """Have the other process be a shell script, which is given what Python would be."""
     stub = folder / "python"
@@ -57,16 +71,32 @@ def test_a_failure_over_there_is_one_sentence_with_its_reason(
 def test_the_other_process_is_given_the_graph_and_the_rows_and_its_file_is_the_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answering(monkeypatch, tmp_path, f'echo "$@" > {tmp_path}/asked; cp "$3" "$5"')
+    answer = quantised()
+    onnx.save(answer, str(tmp_path / "answer"))
+    answering(monkeypatch, tmp_path, f'echo "$@" > {tmp_path}/asked; cp {tmp_path}/answer "$5"')
     before = graph()
     found, calibration = int8.for_tensorrt(before, ROWS, tmp_path)
     asked = (tmp_path / "asked").read_text().split()
     assert asked[:2] == ["-m", "penstock.export.precision.modelopt"]
     assert asked[-1] == calibration.method == "max"
-    assert found == before == onnx.load(asked[2])
+    assert found == answer
+    assert graph() == before == onnx.load(asked[2])
     with np.load(asked[3]) as archive:
         assert np.array_equal(archive["x"], ROWS.inputs["x"])
     assert calibration.samples == 5
+
+
+def test_a_graph_that_came_back_as_it_went_is_no_int8(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, tmp_path, 'cp "$3" "$5"')
+    with pytest.raises(PenstockError, match=r"--precision int8 finds no operator here .*; export it as fp16 or fp32"):
+        int8.for_tensorrt(graph(), ROWS, tmp_path)
+
+
+def test_a_graph_without_an_operator_that_onnxruntime_lowers_is_refused(tmp_path: Path) -> None:
+    made = graph()
+    made.graph.node[0].op_type = "Erf"
+    with pytest.raises(PenstockError, match=r"--precision int8 finds no operator here .*; export it as fp16 or fp32"):
+        int8.for_onnxruntime(made, ROWS, tmp_path)
 
 
 def test_a_package_that_is_missing_over_there_is_named_with_the_line_that_installs_it(tmp_path: Path) -> None:

@@ -177,6 +177,37 @@ def test_a_model_cut_in_the_middle_is_refused_by_name(runtime: str, held: artifa
         runtimes.load(runtime, path, held.receipt.signature)
 
 
+BAD_DEVICES = [
+    "",
+    "gpu",
+    "CPU",
+    "cuda:",
+    "cuda:x",
+    "cuda:-1",
+    "cuda:0 ",
+    "cuda:0,1",
+    "cuda:1234",
+    "cuda0",
+    "mps",
+    "cpu:0",
+]
+
+
+@pytest.mark.parametrize("device", BAD_DEVICES)
+@pytest.mark.parametrize("runtime", runtimes.names())
+def test_a_device_of_no_known_form_is_refused_before_the_file_is_read(
+    tmp_path: Path, runtime: str, device: str
+) -> None:
+    with pytest.raises(PenstockError) as caught:
+        runtimes.load(runtime, tmp_path / "none", Signature(inputs=(), outputs=()), device=device)
+    assert str(caught.value) == f"--device {device!r}: must be cpu, cuda or cuda:N"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", "cuda:15"])
+def test_devices_of_the_known_forms_are_taken(tmp_path: Path, device: str) -> None:
+    runtimes.load("fake", tmp_path / "none", Signature(inputs=(), outputs=()), device=device)
+
+
 def test_an_unknown_runtime_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=r"runtime 'openvino' is unknown; .*fake, onnxruntime"):
         runtimes.load("openvino", tmp_path, Signature(inputs=(), outputs=()))

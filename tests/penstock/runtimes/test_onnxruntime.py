@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import TensorProto, helper
 from penstock import artifact, runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import RejectedInput, onnxruntime
+from penstock.runtimes.onnxruntime import OnnxRunner
 from penstock.signature import Dim, Signature, Tensor
 
 
@@ -114,3 +116,87 @@ def test_inputs_that_do_not_suit_the_model_are_rejected_in_a_sentence(tmp_path: 
         assert "\n" not in str(caught.value)
         assert ".cc" not in str(caught.value)
         assert runner.run({"ids": np.array([1])})["rows"].tolist() == [[1.0]]
+
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch",)),),
+    outputs=(Tensor(name="y", shape=("batch",)),),
+    dims={"batch": Dim(opt=2, max=4)},
+)
+
+
+def raising(error: Exception) -> OnnxRunner:
+    """A runner whose session fails at every run, as onnxruntime's own does: with classes of many names."""
+
+    class Session:
+        def run(self, names: list[str], feeds: Any) -> Any:
+            raise error
+
+    return OnnxRunner(Session(), SIGNATURE)
+
+
+class Fail(Exception):
+    """One of onnxruntime's classes, by its name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Fail("[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Loop node."), "Non-zero"),
+        (
+            Fail(
+                "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code. Name:'n' "
+                "Status Message: /a/b.cc:41 sizes differ\nmore"
+            ),
+            "/a/b.cc:41 sizes differ",
+        ),
+        (RuntimeError("the reason"), "the reason"),
+        (NotImplementedError("[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : no kernel"), "no kernel"),
+        (Fail(""), ""),
+    ],
+)
+def test_whatever_else_fails_at_run_time_is_laid_to_the_inputs(error: Exception, reason: str) -> None:
+    with pytest.raises(RejectedInput) as caught:
+        raising(error).run({})
+    assert str(caught.value).startswith(f"the model rejects these inputs: {reason}")
+    assert "\n" not in str(caught.value)
+    assert "ONNXRuntimeError" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Fail("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"),
+        MemoryError("std::bad_alloc"),
+        Fail("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 700: an illegal memory access was encountered"),
+    ],
+)
+def test_a_machine_that_fails_is_no_fault_of_the_inputs(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught:
+        raising(error).run({})
+    assert caught.value is error
+
+
+def test_a_real_failure_inside_a_model_is_rejected_and_the_runner_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A reshape that no size fits: onnxruntime raises, and prints nothing of its own."""
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 2]),
+    ]
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [-1, 2])
+    graph = helper.make_graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", values[:1], values[1:], initializer=[shape]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(tmp_path / "m.onnx")
+    )
+    with runtimes.load("onnxruntime", tmp_path / "m.onnx", onnxruntime.read_signature(tmp_path / "m.onnx")) as runner:
+        for _ in range(2):
+            with pytest.raises(RejectedInput, match="the model rejects these inputs: ") as caught:
+                runner.run({"x": np.ones(3, np.float32)})
+            assert "\n" not in str(caught.value)
+            assert "ONNXRuntimeError" not in str(caught.value)
+            assert runner.run({"x": np.ones(4, np.float32)})["y"].shape == (2, 2)
+    assert capfd.readouterr() == ("", "")

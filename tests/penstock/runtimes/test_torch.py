@@ -34,6 +34,15 @@ def test_a_dict_is_named_by_key_in_the_signatures_order() -> None:
     assert answer["a"].tolist() == [[2, -1]]
 
 
+def test_keys_that_are_no_text_are_named_by_their_text() -> None:
+    signature = SIGNATURE.model_copy(
+        update={"outputs": (Tensor(name="0", shape=("batch", 2)), Tensor(name="1", shape=("batch", 2)))}
+    )
+    answer = TorchRunner(lambda x: {1: x + 2, 0: x + 1}, signature).run({"x": FEED})
+    assert {name: array.tolist() for name, array in answer.items()} == {"0": [[2, -1]], "1": [[3, 0]]}
+    assert list(answer) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("module", "parts"),
     [

@@ -1,0 +1,92 @@
+"""Trials: a runtime that crashes takes a process of its own with it, and the crash is told in one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import artifact, trial
+from penstock.errors import PenstockError
+from penstock.signature import Dim, Signature, Tensor
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 2)),),
+    outputs=(Tensor(name="y", shape=("batch", 2)),),
+    dims={"batch": Dim(min=3, opt=4, max=5)},
+)
+
+
+def python(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    """Have the other process be a shell script, which is given what Python would be."""
+    stub = folder / "python"
+    stub.write_text(f"#!/bin/sh\n{script}\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+
+
+@pytest.mark.parametrize("name", ["SEGV", "ABRT", "ILL", "BUS", "FPE", "KILL"])
+def test_a_crash_is_one_sentence_with_the_file_the_runtime_and_the_signal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    python(monkeypatch, tmp_path, f"echo noise; echo noise >&2; ulimit -c 0; kill -{name} $$")
+    with pytest.raises(PenstockError) as caught:
+        trial.attempt("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+    said = f"model.onnx: onnxruntime crashes on it (SIG{name}); try another --precision or --format"
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 139])
+def test_whatever_ends_in_good_order_is_left_for_the_caller(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    python(monkeypatch, tmp_path, f"echo noise; echo noise >&2; exit {code}")
+    trial.attempt("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_runtime_that_never_ends_is_told_and_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python(monkeypatch, tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0.5)
+    with pytest.raises(PenstockError, match=r"model\.onnx: onnxruntime does not finish loading it within 0\.5 s"):
+        trial.attempt("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_the_other_process_is_given_the_runtime_the_file_and_the_contract(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python(monkeypatch, tmp_path, f"printf '%s\\n' \"$@\" > {tmp_path}/asked")
+    trial.attempt("tensorrt", tmp_path / "a model.plan", SIGNATURE)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[:4] == ["-m", "penstock.trial", "tensorrt", str(tmp_path / "a model.plan")]
+    assert Signature.model_validate(json.loads(asked[4])) == SIGNATURE
+    trial.attempt("onnxruntime", tmp_path / "model.onnx")
+    assert len((tmp_path / "asked").read_text().splitlines()) == 4
+
+
+def test_the_model_is_run_at_its_smallest_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from penstock.runtimes.fake import FakeRunner
+
+    seen: list[tuple[int, ...]] = []
+    real = FakeRunner.run
+    monkeypatch.setattr(FakeRunner, "run", lambda self, feeds: seen.append(feeds["x"].shape) or real(self, feeds))
+    trial._run("fake", str(tmp_path / "none"), SIGNATURE.model_dump_json())
+    assert seen == [(3, 2)]
+
+
+def test_a_real_file_is_really_loaded_and_run_over_there(repository: Path, tmp_path: Path) -> None:
+    held = artifact.read(repository / "digits-onnx-fp32")
+    trial.attempt("onnxruntime", held.model_path, held.receipt.signature)
+    damaged = tmp_path / "model.onnx"
+    damaged.write_bytes(b"no model")
+    trial.attempt("onnxruntime", damaged)
+    command = [sys.executable, "-m", "penstock.trial", "onnxruntime"]
+    codes = [
+        subprocess.run([*command, str(path)], capture_output=True, check=False).returncode
+        for path in (held.model_path, damaged)
+    ]
+    assert codes == [0, 1]
