@@ -43,7 +43,8 @@ def complete(module: nn.Module, signature: Signature) -> Signature:
 
 def _computed(name: str, axis: int) -> str:
     """A name for an axis of an output whose size is computed: a dimension's name holds letters, digits and _."""
-    return f"output_{re.sub(r'[^A-Za-z0-9]', '_', name.removeprefix('output_'))}_{axis}"
+    clean = re.sub(r"[^A-Za-z0-9]", "_", name)
+    return f"{clean}_{axis}" if clean[0].isalpha() else f"output_{clean}_{axis}"
 
 
 def _answer(module: nn.Module, signature: Signature, sizes: dict[str, int]) -> dict[str, torch.Tensor]:

@@ -301,7 +301,10 @@ UNUSUAL = {
 @pytest.mark.parametrize("kind", UNUSUAL)
 def test_tensors_that_hold_no_dense_data_are_refused_by_name(kind: str) -> None:
     module, unusual = net(), UNUSUAL[kind]()
-    with pytest.raises(PenstockError, match=r"must be dense and hold data; .* sparse, nested or meta: 0\.weight$"):
+    with pytest.raises(
+        PenstockError,
+        match=r"must be dense and hold real numbers; .* sparse, nested, meta, quantised or complex: 0\.weight$",
+    ):
         load_weights(module, {"state_dict": state() | {"0.weight": unusual}})
     assert all(tensor.device.type == "cpu" for tensor in module.state_dict().values())
 

@@ -485,29 +485,21 @@ def rebuilt(**changes: Any) -> list[str]:
     return shlex.split(artifact.rebuild_command(receipt(source=SOURCE.model_copy(update=changes))))
 
 
-def test_the_command_that_rebuilds_names_format_precision_ranges_and_checkpoint() -> None:
-    command = "penstock export --format onnx --precision fp32 --dim batch=1,2,4 runs/best.pth"
-    assert rebuilt() == command.split()
-
-
-def test_the_command_that_rebuilds_gives_the_architecture_that_was_given() -> None:
-    words = rebuilt(architecture="./net.py:Net", arguments={"width": 6, "act": "re lu"}, model_option=True)
-    assert words[words.index("--model") + 1] == "./net.py:Net"
-    assert [words[i + 1] for i, word in enumerate(words) if word == "--model-args"] == ["width=6", "act='re lu'"]
-    assert words[words.index("--input") + 1] == "x:float32[batch,2]"
+def test_the_command_that_rebuilds_holds_format_precision_options_and_checkpoint() -> None:
+    assert rebuilt() == ["penstock", "export", "--format", "onnx", "--precision", "fp32", "runs/best.pth"]
+    options = ("--model", "./net.py:Net", "--model-args", "act='re lu'")
+    assert rebuilt(options=options)[6:] == [*options, "runs/best.pth"]
 
 
 def test_the_command_that_rebuilds_survives_any_shell(tmp_path: Path) -> None:
     name = 'it\'s $(touch witness) & `more`; "x".pth'
-    arguments = {"a": "'; touch witness"}
-    words = rebuilt(checkpoint=name, architecture="./my net.py:Net", arguments=arguments, model_option=True)
-    assert words[-1] == name
-    assert words[words.index("--model") + 1] == "./my net.py:Net"
-    assert 'a="\'; touch witness"' in words
-    command = artifact.rebuild_command(receipt(source=SOURCE.model_copy(update={"checkpoint": name})))
+    options = ("--model-args", 'a="\'; touch witness"')
+    command = artifact.rebuild_command(
+        receipt(source=SOURCE.model_copy(update={"checkpoint": name, "options": options}))
+    )
     command = command.replace("penstock export", "printf '%s\\n'", 1)
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == name
+    assert done.stdout.splitlines()[-3:] == [*options, name]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -422,7 +422,10 @@ def test_weights_that_hold_no_dense_data_are_refused_by_name(tmp_path: Path, kin
     else:
         weight = torch.zeros(2, 3).to_sparse() if kind == "sparse" else torch.empty(2, 3, device="meta")
     path = saved(tmp_path / "a.pth", {"weight": weight, "bias": torch.zeros(2)})
-    assert "must be dense and hold data; these are sparse, nested or meta: weight" in refusal(path)
+    assert (
+        "must be dense and hold real numbers; these are sparse, nested, meta, quantised or complex: weight"
+        in refusal(path)
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,22 @@ def test_the_other_process_is_given_the_runtime_the_file_and_the_contract(
     python(monkeypatch, tmp_path, f"printf '%s\\n' \"$@\" > {tmp_path}/asked")
     trial.attempt("tensorrt", tmp_path / "a model.plan", SIGNATURE)
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked[:4] == ["-m", "penstock.trial", "tensorrt", str(tmp_path / "a model.plan")]
+    assert asked[0] == "-c"
+    assert "'penstock.trial'" in asked[1]
+    assert asked[2:4] == ["tensorrt", str(tmp_path / "a model.plan")]
     assert Signature.model_validate(json.loads(asked[4])) == SIGNATURE
     trial.attempt("onnxruntime", tmp_path / "model.onnx")
     assert len((tmp_path / "asked").read_text().splitlines()) == 4
+
+
+def test_a_file_of_the_user_s_is_not_imported_over_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, repository: Path
+) -> None:
+    (tmp_path / "numpy.py").write_text("open('witness', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    held = artifact.read(repository / "digits-onnx-fp32")
+    trial.attempt("onnxruntime", held.model_path, held.receipt.signature)
+    assert not Path("witness").exists()
 
 
 def test_the_model_is_run_at_its_smallest_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
