@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import penstock
+from penstock import options
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -180,10 +181,10 @@ def export(
     `penstock export --format onnx,torchscript --precision fp32,fp16 ckpt.pth` ·
     `penstock export --model torchvision:resnet18 --input "image:float32[batch,3,224,224]" resnet18.pth`
     """
-    precisions = _precisions(precision, fp16, int8)
+    precisions = options.precisions(precision, fp16, int8)
     override = _override(model, model_args, input, dim, batch)
     pipeline = _stage("penstock.export.pipeline", "export")
-    formats = _commas(format, "--format")
+    formats = options.commas(format, "--format")
     with _working("exporting"):
         pipeline.export(
             pipeline.Request(
@@ -265,7 +266,7 @@ def bench(
     measure = _stage("penstock.bench.measure", "bench")
     report = _stage("penstock.bench.report", "bench")
     plan = measure.Plan(
-        batches=tuple(_positive(part, "--batch") for part in _commas(batch, "--batch")),
+        batches=tuple(options.positive(part, "--batch") for part in options.commas(batch, "--batch")),
         seconds=seconds,
         threads=threads,
         device=device,
@@ -320,23 +321,6 @@ def _working(what: str) -> Iterator[None]:
         yield
 
 
-def _commas(text: str, option: str) -> tuple[str, ...]:
-    """The parts of a list with commas, each once."""
-    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not parts:
-        raise PenstockError(f"{option} {text!r}: must name at least one")
-    return parts
-
-
-def _precisions(precision: str | None, fp16: bool, int8: bool) -> tuple[str, ...]:
-    short = [name for name, asked in (("fp16", fp16), ("int8", int8)) if asked]
-    if precision is not None and short:
-        raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
-    if len(short) > 1:
-        raise PenstockError("--fp16 and --int8: one variant has one precision; give --precision fp16,int8 for both")
-    return tuple(short) or _commas("fp32" if precision is None else precision, "--precision")
-
-
 def _override(
     model: str | None, model_args: list[str] | None, inputs: list[str] | None, dims: list[str] | None, batch: str | None
 ) -> Any:
@@ -347,33 +331,14 @@ def _override(
         name, equals, sizes = text.partition("=")
         if not equals:
             raise PenstockError(f"--dim {text!r}: must read NAME=MIN,OPT,MAX, as in seq=1,128,512")
-        ranges[name.strip()] = _range(sizes, f"--dim {name}")
+        ranges[name.strip()] = options.size_range(sizes, f"--dim {name}")
     return _stage("penstock.checkpoint", "export").Override(
         model=model,
         model_args=arguments,
         inputs=tuple(inputs or []),
         dims=ranges,
-        batch=None if batch is None else _range(batch, "--batch"),
+        batch=None if batch is None else options.size_range(batch, "--batch"),
     )
-
-
-def _range(text: str, option: str) -> Any:
-    from penstock.signature import Dim, first_message
-
-    sizes = [_positive(part.strip(), option) for part in text.split(",")]
-    if len(sizes) not in (1, 3):
-        raise PenstockError(f"{option} {text!r}: must be MAX, or MIN,OPT,MAX, as in 1,8,64")
-    low, usual, high = sizes if len(sizes) == 3 else (1, min(8, sizes[0]), sizes[0])
-    try:
-        return Dim(min=low, opt=usual, max=high)
-    except ValueError as error:
-        raise PenstockError(f"{option} {text!r}: {first_message(error)}") from None
-
-
-def _positive(text: str, option: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
-        raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to 999999")
-    return int(text)
 
 
 def _percent(score: Any) -> str:
