@@ -20,7 +20,7 @@ def test_a_list_is_its_parts_in_order_each_once(parts: list[str], comma: str) ->
 
 @pytest.mark.parametrize("text", ["", ",", " , "])
 def test_an_empty_list_is_refused(text: str) -> None:
-    with pytest.raises(PenstockError, match="--format '.*': must name at least one"):
+    with pytest.raises(PenstockError, match=r"--format '.*': must name at least one"):
         options.commas(text, "--format")
 
 
