@@ -52,6 +52,11 @@ class Request:
     max_error: float | None = None
     min_agreement: float | None = None
 
+    @property
+    def variants(self) -> list[tuple[str, str]]:
+        """Every format with every precision."""
+        return [(name, precision) for name in self.formats for precision in self.precisions]
+
 
 @dataclass(frozen=True)
 class _Job:
@@ -78,16 +83,14 @@ def export(request: Request, say: Say) -> list[Artifact]:
         PenstockError: the request, the checkpoint or the output folder is at fault.
         GateError: a variant left its limits; those before it stay published.
     """
-    for name in request.formats:
-        for precision in request.precisions:
-            _check_precision(precision)
-            formats.check(name, precision)
+    for name, precision in request.variants:
+        _check_precision(precision)
+        formats.check(name, precision)
+        _limits(request, precision)
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; ONNX takes the same inputs and gives the same outputs")
-    for precision in request.precisions:
-        _limits(request, precision)
     job = _prepare(request, say)
-    return [_variant(job, name, precision, say) for name in request.formats for precision in request.precisions]
+    return [_variant(job, name, precision, say) for name, precision in request.variants]
 
 
 def _check_precision(precision: str) -> None:
@@ -127,9 +130,8 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
             f"--input image:float32[batch,3,224,224]; they are {', '.join(map(str, signature.inputs))} -> "
             f"{', '.join(map(str, signature.outputs))}"
         )
-    for name in request.formats:
-        for precision in request.precisions:
-            artifact.check_contract(request.output / _variant_name(request, origin, name, precision), signature)
+    for name, precision in request.variants:
+        artifact.check_contract(request.output / _variant_name(request, origin, name, precision), signature)
     if given is not None:
         try:
             signature.check(given.inputs, limit_batch=False)

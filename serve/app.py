@@ -32,6 +32,8 @@ from penstock.signature import SignatureMismatch
 from penstock.tritonconfig import PLATFORMS
 
 log = logging.getLogger(__name__)
+# It warns of each bad body; the client is told, and could fill the log with it.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 _STATUS: dict[type[PenstockError], int] = {
     SignatureMismatch: 400,

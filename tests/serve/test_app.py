@@ -802,3 +802,11 @@ def test_no_other_method_gets_a_500_or_a_traceback(
     before = len(server.log)
     check_never_a_500(server, method, path + query, None, headers)
     assert server.log[before:] == ""
+
+
+@pytest.mark.parametrize("body", [b"\x00", b"--edge", b"--edge\r\n", b"--edge\r\nA: b\r\n\r\nx", b"--edge--", b""])
+def test_a_form_that_is_broken_is_refused_and_leaves_no_line_in_the_log(server: Server, body: bytes) -> None:
+    before = len(server.log)
+    headers = {"Content-Type": "multipart/form-data; boundary=edge"}
+    check_never_a_500(server, "POST", "/predict/digits-onnx-fp32", body, headers)
+    assert server.log[before:] == ""
