@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
-import pickle
-import pickletools
 import re
-import warnings
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
 from penstock import architecture as architectures
-from penstock import probe
+from penstock import probe, weights
 from penstock.architecture import Architecture, Proof
 from penstock.datasets import DatasetSpec, Rows
 from penstock.errors import PenstockError
@@ -104,7 +99,7 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         PenstockError: the file is missing, truncated, no checkpoint, needs pickled code, or is of another architecture.
     """
     override = override or Override()
-    content = read(path)
+    content = weights.read(path)
     card = _card(path, content, override)
     module = architectures.build(card.architecture)
     try:
@@ -126,73 +121,6 @@ def load(path: Path, override: Override | None = None) -> Checkpoint:
         calibration=held[0],
         golden=held[1],
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The dictionary inside a checkpoint file, loaded with `weights_only=True`."""
-    if path.is_dir():
-        raise PenstockError(f"{path}: is a folder; give a checkpoint file, as in runs/digits/best.pth")
-    if not path.is_file():
-        raise PenstockError(f"{path}: no such file")
-    if path.suffix in (".onnx", ".plan", ".engine"):
-        raise PenstockError(f"{path}: is exported already, not a checkpoint; penstock serve takes an .onnx file")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
-        damaged = _damaged_entry(path)
-    except pickle.UnpicklingError as error:
-        raise PenstockError(f"{path}: {_unpickling(path, str(error))}") from None
-    except OSError as error:
-        raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a damaged file surfaces as EOFError, RuntimeError, KeyError, ValueError and others
-        raise PenstockError(f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first(error)})") from None
-    if damaged is not None:
-        raise PenstockError(f"{path}: damaged: the checksum of its entry {damaged!r} is wrong")
-    if not isinstance(content, dict):
-        raise PenstockError(f"{path}: holds a {type(content).__name__}; a checkpoint holds a dictionary")
-    return content
-
-
-def _damaged_entry(path: Path) -> str | None:
-    """The first entry of a zip file whose checksum is wrong; torch itself does not look."""
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
-
-
-def _unpickling(path: Path, message: str) -> str:
-    found = re.search(r"(?:GLOBAL|global|Unsupported class|type) `?([\w.]*\w)", message)
-    name = found[1] if found else _first_global(path)
-    if name is None:
-        return "truncated, damaged, or not a PyTorch checkpoint"
-    return (
-        f"needs pickled code ({name}), which may run anything when loaded; penstock loads weights only: "
-        "save model.state_dict() and give the class with --model"
-    )
-
-
-def _first_global(path: Path) -> str | None:
-    """The first name that a bare pickle would import, read from its opcodes; nothing is run."""
-    strings: list[str] = []
-    try:
-        with path.open("rb") as file:
-            for opcode, argument, _ in itertools.islice(pickletools.genops(file), 100_000):
-                if opcode.name == "GLOBAL":
-                    return str(argument).replace(" ", ".")
-                if opcode.name == "STACK_GLOBAL" and len(strings) >= 2:
-                    return ".".join(strings[-2:])
-                if isinstance(argument, str):
-                    strings.append(argument)
-    except Exception:  # not a pickle: then it imports nothing
-        return None
-    return None
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__
 
 
 def _card(path: Path, content: dict[str, Any], override: Override) -> Card:
@@ -311,7 +239,7 @@ def _samples(path: Path, content: dict[str, Any], part: str, signature: Signatur
         )
         signature.check(rows.inputs, limit_batch=False)
     except Exception as error:  # whatever a damaged entry makes of itself
-        raise PenstockError(f"{path}: its {part} samples are damaged: {_first(error)}") from None
+        raise PenstockError(f"{path}: its {part} samples are damaged: {weights.first_line(error)}") from None
     return rows
 
 

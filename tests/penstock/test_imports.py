@@ -24,6 +24,7 @@ AT_MODULE_LEVEL = {
         "penstock.checkpoint",
         "penstock.probe",
         "penstock.runtimes.torch",
+        "penstock.weights",
         "penstock.train.",
         "penstock.export.",
     ),
