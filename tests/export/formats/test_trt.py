@@ -46,3 +46,11 @@ def test_a_graph_for_the_old_parser_is_of_opset_17_and_answers_the_same(reposito
         onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(inputs))[0] for model in (graph, old)
     ]
     assert np.allclose(*answers, rtol=0, atol=1e-5)
+
+
+def test_the_config_of_an_engine_that_triton_cannot_run_says_so(repository: Path) -> None:
+    flavor = artifact.read(repository / "digits-trt-fp16").receipt.build["flavor"]
+    lines = (repository / "digits-trt-fp16/config.pbtxt").read_text().splitlines()
+    assert lines[0].startswith("# Triton has no backend") == (flavor == "tensorrt_rtx")
+    assert 'name: "digits-trt-fp16"' in lines
+    assert (repository / "digits-onnx-fp32/config.pbtxt").read_text().startswith("name: ")
