@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock import evaluation
+from penstock.arrays import take
 from penstock.datasets import Rows
 from penstock.errors import GateError
 from penstock.parity import Distance, Limits, compare, worst
@@ -57,10 +58,10 @@ def verify(
     for size in sizes[:-1]:
         for start in sorted({0, len(rows) - size}):
             part = slice(start, start + size)
-            inputs = _cut(rows.inputs, part)
-            expected = _cut(reference, part) if source is None else _answer(source, inputs, f"batch {size}")
+            inputs = take(rows.inputs, part)
+            expected = take(reference, part) if source is None else _answer(source, inputs, f"batch {size}")
             found = _distances(runner, inputs, expected, size, f"batch {size}")
-            found = [item.model_copy(update={"agreement": None}) for item in found]
+            found = [item.without_agreement() for item in found]
             _judge(found, limits, f"batch {size}")
             seen.extend(found)
     whole = _distances(runner, rows.inputs, reference, batch.max, f"batch {batch.max}")
@@ -89,10 +90,10 @@ def verify_dims(runner: Runner, source: Runner, rows: Rows, signature: Signature
         middle = (dim.min + dim.max) // 2
         odd = min(dim.max, middle + 1 - middle % 2)
         for size in sorted({dim.min, odd, dim.max}):
-            inputs = _resized(_cut(rows.inputs, slice(batch)), signature, name, size)
+            inputs = _resized(take(rows.inputs, slice(batch)), signature, name, size)
             reference = _answer(source, inputs, f"{name} = {size}")
             found = _distances(runner, inputs, reference, batch, f"{name} = {size}")
-            found = [item.model_copy(update={"agreement": None}) for item in found]
+            found = [item.without_agreement() for item in found]
             _judge(found, limits, f"{name} = {size}")
             seen.extend(found)
     return seen
@@ -103,7 +104,7 @@ def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any
         return source.run(inputs)
     except Exception as error:
         raise GateError(
-            f"the source model itself fails at {where}: {_first_line(error)}; narrow the range with --batch or --dim"
+            f"the source model itself fails at {where}: {_last_line(error)}; narrow the range with --batch or --dim"
         ) from error
 
 
@@ -118,13 +119,9 @@ def _resized(inputs: dict[str, Any], signature: Signature, name: str, size: int)
     return resized
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1][:300]
-
-
-def _cut(arrays: dict[str, Any], part: slice) -> dict[str, Any]:
-    return {name: array[part] for name, array in arrays.items()}
 
 
 def _distances(
@@ -133,7 +130,7 @@ def _distances(
     try:
         return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
-        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {_first_line(error)}") from error
+        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {_last_line(error)}") from error
 
 
 def _judge(found: list[Distance], limits: Limits, where: str) -> None:

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from penstock import artifact, checkpoint, datasets, evaluation, runtimes, trial
 from penstock import receipt as receipts
+from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME, Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.datasets import Rows
@@ -175,9 +176,7 @@ def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple
     if given is not None:
         return given, True
     if held:
-        names = held[0].inputs
-        joined = {name: np.concatenate([rows.inputs[name] for rows in held]) for name in names}
-        return Rows(joined, None), True
+        return Rows(join([rows.inputs for rows in held]), None), True
     sizes = {name: dim.opt for name, dim in signature.dims.items()}
     return synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
 
@@ -185,7 +184,7 @@ def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple
 def _whole_batches(rows: Rows, batch: int) -> Rows:
     """The rows, the first of them over again until they fill a whole number of batches."""
     index = np.arange(-(-len(rows) // batch) * batch) % len(rows)
-    return Rows({name: array[index] for name, array in rows.inputs.items()}, None)
+    return Rows(take(rows.inputs, index), None)
 
 
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
@@ -203,10 +202,11 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
+        golden = slice(min(GOLDEN_ROWS, job.samples))
         artifact.write_golden(
             folder,
-            {key: array[: min(GOLDEN_ROWS, job.samples)] for key, array in job.rows.inputs.items()},
-            {key: array[: min(GOLDEN_ROWS, job.samples)] for key, array in job.reference.items()},
+            take(job.rows.inputs, golden),
+            take(job.reference, golden),
         )
         receipt = _receipt(job, built, folder, variant, name, precision, verification)
         published = artifact.publish(folder, request.output, receipt)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock import datasets
+from penstock.arrays import join, take
 from penstock.datasets import DatasetSpec, Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
@@ -51,12 +52,12 @@ def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str,
     for start in range(0, len(rows), batch):
         index = np.arange(start, min(start + batch, len(rows)))
         filled = np.resize(index, max(len(index), least))
-        answer = runner.run({name: array[filled] for name, array in rows.inputs.items()})
+        answer = runner.run(take(rows.inputs, filled))
         for name, array in answer.items():
             if array.ndim == 0 or len(array) != len(filled):
                 raise ValueError(f"output {name!r} has shape {list(array.shape)} for {len(filled)} rows")
-        parts.append({name: array[: len(index)] for name, array in answer.items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts.append(take(answer, slice(len(index))))
+    return join(parts)
 
 
 def score(logits: Any, rows: Rows) -> Score:

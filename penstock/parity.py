@@ -32,6 +32,10 @@ class Distance(BaseModel):
     cosine: float
     agreement: float | None = None
 
+    def without_agreement(self) -> Distance:
+        """The same distance for rows too few for a share of them to say anything."""
+        return self.model_copy(update={"agreement": None})
+
     def failure(self, limits: Limits) -> str | None:
         """The figure that leaves `limits`, in words, or None. NaN is never within a limit."""
         if not self.rel_l2 <= limits.max_error:  # limits are finite: Inf never passes either

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, evaluation, parity, runtimes, trial
+from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME, Artifact
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
@@ -21,8 +21,6 @@ from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.signature import Arrays, Signature
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,16 +93,14 @@ class Model:
                 f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
             )
         key = tuple(array.shape[1:] for array in inputs.values())
-        parts = [
-            {name: array[start : start + most] for name, array in inputs.items()} for start in range(0, rows, most)
-        ]
+        parts = [take(inputs, slice(start, start + most)) for start in range(0, rows, most)]
         submits = [
             self.scheduler.submit(part, rows=min(most, rows - index * most), key=key, timeout_s=wait, priority=priority)
             for index, part in enumerate(parts)
         ]
         if len(submits) == 1:
             return dict(await submits[0])
-        return _joined(await _all(submits))
+        return join(await _all(submits))
 
     @property
     def ready(self) -> bool:
@@ -123,10 +119,6 @@ async def _all(submits: list[Any]) -> list[dict[str, Any]]:
         raise
 
 
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
 class RunnerBatches:
     """A runner as the scheduler wants it: items of named arrays are stacked, run once, and split again."""
 
@@ -136,16 +128,14 @@ class RunnerBatches:
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(items) == 1:
             return [self._runner.run(items[0])]
-        answer = self._runner.run({name: np.concatenate([item[name] for item in items]) for name in items[0]})
+        answer = self._runner.run(join(items))
         first = next(iter(items[0]))
         ends = np.cumsum([len(item[first]) for item in items])
         starts = [0, *ends[:-1]]
         for name, array in answer.items():
             if len(array) != ends[-1]:
                 raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
-        return [
-            {name: array[start:end] for name, array in answer.items()} for start, end in zip(starts, ends, strict=True)
-        ]
+        return [take(answer, slice(start, end)) for start, end in zip(starts, ends, strict=True)]
 
     def close(self) -> None:
         self._runner.close()
@@ -164,7 +154,11 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
 
     def make() -> BatchFunction:
         runner = found.load(device=limits.device, threads=limits.threads_each)
-        replay(found, runner)
+        try:
+            replay(found, runner)
+        except BaseException:
+            runner.close()
+            raise
         return RunnerBatches(runner)
 
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
@@ -186,7 +180,7 @@ def replay(found: Artifact, runner: Runner) -> None:
         raise PenstockError(f"{receipt.name}: its answer to its own golden inputs is wrong: {error}") from None
     for distance in distances:
         # Agreement over eight rows says little; the gate held it over all samples.
-        failure = distance.model_copy(update={"agreement": None}).failure(limits)
+        failure = distance.without_agreement().failure(limits)
         if failure is not None:
             raise PenstockError(
                 f"{receipt.name}: output {distance.output!r} for its own golden inputs is wrong on this machine: "

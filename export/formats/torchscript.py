@@ -60,7 +60,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
                 # A script cannot take any number of inputs, but a trace may call one.
                 scripted = _HalfInside(scripted)
             if half or not options.script:
-                dicts = any(isinstance(answer, dict) for answer in [_answer(scripted, inputs)])
+                dicts = isinstance(_answer(scripted, inputs), dict)
                 # The gate compares at more sizes than torch's own check would.
                 scripted = torch.jit.trace(  # type: ignore[no-untyped-call]
                     scripted, inputs, strict=not dicts, check_trace=False
