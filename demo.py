@@ -58,8 +58,7 @@ def main() -> None:
     print(f"\ndone in {time.perf_counter() - started:.0f} s; what was made lies in {FOLDER.name}/")
     print(
         "\nThe same with a checkpoint of your own (or --model ./net.py:Net for a class of your own):\n"
-        "  .venv/bin/penstock export --format onnx --fp16 --model torchvision:resnet18 "
-        "--input 'image:float32[batch,3,224,224]' resnet18.pth\n"
+        "  .venv/bin/penstock export --format onnx --fp16 --model torchvision:resnet18 resnet18.pth\n"
         "  .venv/bin/penstock serve models/\n"
         "  .venv/bin/penstock bench models/*"
     )

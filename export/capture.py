@@ -1,19 +1,29 @@
-"""Capture: a module as a float32 ONNX model, through torch.export."""
+"""Capture: a module as a program of torch.export's, and that as a float32 ONNX model."""
 
 from __future__ import annotations
 
+import inspect
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from penstock.errors import PenstockError, require
+from penstock.export import graph as graphs
+from penstock.export.diagnosis import diagnose
+from penstock.export.opsets import at_opset
 from penstock.export.quiet import quiet
-from penstock.signature import Signature, Tensor
+from penstock.signature import Signature
 from penstock.synthetic import synthesize
 
-# What torch.export writes natively; it answers a lower one with 18 as well.
+# What torch.export writes natively.
 OPSET = 18
+# The last that its older exporter, which TorchScript archives need, writes.
+_OLD_OPSET = 17
 
 
 def examples(signature: Signature) -> tuple[torch.Tensor, ...]:
@@ -23,14 +33,47 @@ def examples(signature: Signature) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs)
 
 
-def onnx_graph(module: nn.Module, signature: Signature) -> Any:
-    """An `onnx.ModelProto` with the signature's names and its dynamic dimensions, by name.
+def program(module: nn.Module, signature: Signature) -> Any:
+    """A `torch.export.ExportedProgram` of the module, with the signature's dynamic dimensions and their ranges.
+
+    Args:
+        module: takes the signature's tensors by position.
+        signature: the contract.
 
     Raises:
-        PenstockError: torch.export cannot capture the module, or a dimension did not stay dynamic.
+        PenstockError: torch.export cannot capture the module; it says where, why, and what may help.
     """
-    onnx = require("onnx", "export", "writing ONNX")
-    require("onnxscript", "export", "writing ONNX")
+    inputs, shapes = examples(signature), _shapes(module, signature)
+    errors: list[Exception] = []
+    for strict in (False, True):
+        try:
+            with quiet(), torch.no_grad(), _recurrent():
+                captured = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
+            break
+        except Exception as error:  # the module's own code and two tracers run here
+            errors.append(error)
+    else:
+        raise PenstockError(
+            f"torch.export cannot capture the model: {diagnose(errors[0], module)} (tried without and with bytecode "
+            "tracing)"
+        ) from None
+    return captured
+
+
+@contextmanager
+def _recurrent() -> Iterator[None]:
+    """Have recurrent layers captured as loops, where this torch can: unrolled, they fix the length of the example."""
+    with ExitStack() as stack:
+        with suppress(ImportError):
+            from torch.export import _patches
+
+            stack.enter_context(_patches.register_lstm_while_loop_decomposition())
+            stack.enter_context(_patches.register_gru_while_loop_decomposition())
+        yield
+
+
+def _shapes(module: nn.Module, signature: Signature) -> tuple[Any, ...]:
+    """Which axis of which input is which dimension, as torch.export takes it."""
     # torch.export wants a range to have two sizes at least; the signature keeps the real one.
     dims = {
         name: torch.export.Dim(name, min=dim.min, max=max(dim.max, dim.min + 1)) for name, dim in signature.dims.items()
@@ -39,75 +82,88 @@ def onnx_graph(module: nn.Module, signature: Signature) -> Any:
         {axis: dims[size] for axis, size in enumerate(tensor.shape) if isinstance(size, str)}
         for tensor in signature.inputs
     )
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    variable = inspect.Parameter.VAR_POSITIONAL
+    named = kinds.index(variable) if variable in kinds else len(shapes)
+    return (*shapes[:named], shapes[named:]) if shapes[named:] else shapes  # *args are one argument to torch.export
+
+
+def reads_values(captured: Any) -> bool:
+    """Whether a program makes a number or a size of the values in its tensors, as `.item()` and `nonzero` do."""
+    return any(
+        free_unbacked_symbols(node.meta["val"])
+        for node in captured.graph.nodes
+        if isinstance(node.meta.get("val"), torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool)
+    )
+
+
+def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[Any, str | None]:
+    """A program as an `onnx.ModelProto` with the signature's names and its dynamic dimensions, by name.
+
+    Args:
+        captured: from `program`.
+        module: what it was captured from.
+        signature: the contract.
+
+    Returns:
+        The model, and why it was not slimmed, if so.
+
+    Raises:
+        PenstockError: an operator has no translation, or a dimension did not stay dynamic.
+    """
+    require("onnx", "export", "writing ONNX")
+    require("onnxscript", "export", "writing ONNX")
     try:
         with quiet():
-            program = torch.onnx.export(
-                module,
-                examples(signature),
+            written = torch.onnx.export(
+                captured,
                 dynamo=True,
                 opset_version=OPSET,
-                dynamic_shapes=shapes,
+                dynamic_shapes=_shapes(module, signature),
                 input_names=[tensor.name for tensor in signature.inputs],
                 output_names=[tensor.name for tensor in signature.outputs],
                 verbose=False,
             )
-        assert program is not None
-        model = program.model_proto
+        assert written is not None
+        model = written.model_proto
     except Exception as error:
-        raise PenstockError(
-            f"torch.export cannot capture the model: {_reason(error)}; --format torchscript may take it"
-        ) from None
-    _strip(model)
-    onnx.checker.check_model(model)
-    _check(model, signature)
-    return model
+        raise PenstockError(f"the captured model cannot be written as ONNX: {diagnose(error, module)}") from None
+    return _finished(model, signature)
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost cause of an exporter's error, in one line."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+def onnx_of_script(module: nn.Module, signature: Signature) -> tuple[Any, str | None]:
+    """A TorchScript program as an `onnx.ModelProto`, by PyTorch's older exporter, the only one that takes it.
+
+    Returns, raises: as `onnx_graph`.
+    """
+    onnx = require("onnx", "export", "writing ONNX")
+    axes = {
+        tensor.name: {axis: size for axis, size in enumerate(tensor.shape) if isinstance(size, str)}
+        for tensor in (*signature.inputs, *signature.outputs)
+    }
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/model.onnx"
+            torch.onnx.export(
+                module,
+                examples(signature),
+                path,
+                dynamo=False,
+                opset_version=_OLD_OPSET,
+                input_names=[tensor.name for tensor in signature.inputs],
+                output_names=[tensor.name for tensor in signature.outputs],
+                dynamic_axes=axes,
+            )
+            model = at_opset(onnx.load(path), OPSET)
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise PenstockError(f"the TorchScript program cannot be written as ONNX: {diagnose(error, module)}") from None
+    return _finished(model, signature)
 
 
-def _strip(model: Any) -> None:
-    """Take out what the exporter notes about the machine it ran on: source paths and stack traces."""
-    graph = model.graph
-    for item in (
-        model,
-        graph,
-        *graph.node,
-        *graph.value_info,
-        *graph.input,
-        *graph.output,
-        *graph.initializer,
-    ):
-        del item.metadata_props[:]
-    for node in graph.node:
-        node.ClearField("doc_string")
-
-
-def _name_computed(dims: Any, tensor: Tensor, signature: Signature) -> None:
-    """Give an output's axis whose size is computed, as in (seq + 1)//2, the name that the signature has for it."""
-    for held, declared in zip(dims, tensor.shape, strict=False):
-        if isinstance(declared, str) and declared not in signature.dims and held.dim_param:
-            held.dim_param = declared
-
-
-def _check(model: Any, signature: Signature) -> None:
-    for group, tensors in ((model.graph.input, signature.inputs), (model.graph.output, signature.outputs)):
-        names = [value.name for value in group]
-        if names != [tensor.name for tensor in tensors]:
-            raise PenstockError(f"the captured graph has {names}; the signature has {[t.name for t in tensors]}")
-        for value, tensor in zip(group, tensors, strict=True):
-            _name_computed(value.type.tensor_type.shape.dim, tensor, signature)
-            held = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            if held != list(tensor.shape):
-                raise PenstockError(
-                    f"the captured graph has {tensor.name}{held}; the signature has {tensor}: a dynamic dimension "
-                    "was fixed on the way"
-                )
-    versions = [item.version for item in model.opset_import if item.domain == ""]
-    if versions != [OPSET]:
-        raise PenstockError(f"the exporter wrote opset {versions}; {OPSET} was asked for")
+def _finished(model: Any, signature: Signature) -> tuple[Any, str | None]:
+    graphs.strip(model)
+    graphs.rename_dims(model, signature)
+    graphs.check(model, signature)
+    return graphs.slim(model)

@@ -9,80 +9,102 @@ import numpy as np
 from penstock import evaluation
 from penstock.arrays import take
 from penstock.datasets import Rows
-from penstock.errors import GateError
+from penstock.errors import GateError, PenstockError
+from penstock.export import noise as noises
+from penstock.export.noise import Noise
+from penstock.export.reference import Reference
 from penstock.parity import Distance, Limits, compare, worst
 from penstock.runtimes import Runner
-from penstock.signature import Dim, Signature
+from penstock.runtimes.torch import TorchRunner
+from penstock.signature import Dim, first_message
 
-# Rounding alone: float32 reorders sums; float16 keeps 11 bits; int8 has 256 steps a tensor.
+# What each precision may cost beyond the source's own noise: float16 keeps 11 bits; int8 has 256 steps a tensor.
 LIMITS = {
-    "fp32": Limits(max_error=1e-4, min_agreement=0.995),
+    "fp32": Limits(max_error=0, min_agreement=0.995),
     "fp16": Limits(max_error=1e-2, min_agreement=0.99),
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
-
 _FEW = 8
+# The noise of a source that a float32 export can be proven of is under this; what is over it is no rounding.
+_AGAIN = Limits(max_error=noises.CEILING / noises.FACTOR, min_agreement=0)
+
+
+def limits(
+    precision: str, noise: Noise, max_error: float | None = None, min_agreement: float | None = None
+) -> dict[str, Limits]:
+    """What each output of a variant must keep: from its source's noise and its precision, or as the user says.
+
+    Raises:
+        PenstockError: a figure is out of range, or the noise is so large that nothing would be proven.
+    """
+    base = LIMITS[precision]
+    try:
+        if min_agreement is not None:
+            base = Limits(max_error=base.max_error, min_agreement=min_agreement)
+        if max_error is not None:
+            asked = Limits(max_error=max_error, min_agreement=base.min_agreement)
+            return dict.fromkeys(noise.values, asked)
+    except ValueError as error:
+        raise PenstockError(f"--max-error, --min-agreement: {first_message(error)}") from None
+    return noises.limits(noise, base)
+
+
+def sizes(batch: Dim) -> tuple[int, ...]:
+    """The batch sizes to try: the smallest, the next, an odd and the usual one, the middle, and the largest."""
+    odd = 7 if batch.min <= 7 <= batch.max else batch.min + 3 - batch.min % 2
+    wanted = (batch.min, batch.min + 1, odd, batch.opt, (batch.min + batch.max) // 2, batch.max)
+    return tuple(sorted({size for size in wanted if size <= batch.max}))
 
 
 def verify(
-    runner: Runner,
-    rows: Rows,
-    reference: dict[str, Any],
-    limits: Limits,
-    batch: Dim,
-    source: Runner | None = None,
-) -> tuple[tuple[int, ...], tuple[Distance, ...]]:
-    """Compare a runner with the source's outputs at the smallest batch, the next, odd and usual ones, and the largest.
+    runner: Runner, rows: Rows, expected: dict[str, Any], limits: dict[str, Limits], batch: Dim
+) -> tuple[Distance, ...]:
+    """Compare a runner with the source's outputs at each of `sizes(batch)`.
 
     At the smaller sizes the first and the last rows are run; at the largest, all of them.
 
     Args:
         runner: the export.
         rows: the inputs, a whole number of largest batches.
-        reference: the source's outputs for them, by name.
+        expected: the source's outputs for them, by name.
         limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
             flips is no half.
         batch: the signature's range of batch sizes.
-        source: run at each smaller size too, since its answers may depend on it; else `reference` is cut.
 
     Returns:
-        The batch sizes run, and the worst distance of each output.
+        The worst distance of each output.
 
     Raises:
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
-    odd = 7 if batch.min <= 7 <= batch.max else batch.min + 3 - batch.min % 2
-    wanted = (batch.min, batch.min + 1, odd, batch.opt, (batch.min + batch.max) // 2, batch.max)
-    sizes = tuple(sorted({size for size in wanted if size <= batch.max}))
     seen: list[Distance] = []
-    for size in sizes[:-1]:
+    for size in sizes(batch)[:-1]:
         for start in sorted({0, len(rows) - size}):
             part = slice(start, start + size)
             inputs = take(rows.inputs, part)
-            expected = take(reference, part) if source is None else _answer(source, inputs, f"batch {size}")
-            found = _distances(runner, inputs, expected, size, f"batch {size}")
+            found = _distances(runner, inputs, take(expected, part), size, f"batch {size}")
             found = [item.without_agreement() for item in found]
             _judge(found, limits, f"batch {size}")
             seen.extend(found)
-    whole = _distances(runner, rows.inputs, reference, batch.max, f"batch {batch.max}")
+    whole = _distances(runner, rows.inputs, expected, batch.max, f"batch {batch.max}")
     _judge(whole, limits, f"batch {batch.max}")
-    return sizes, tuple(worst([*seen, *whole]))
+    return tuple(worst([*seen, *whole]))
 
 
-def verify_dims(runner: Runner, source: Runner, rows: Rows, signature: Signature, limits: Limits) -> list[Distance]:
+def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits]) -> list[Distance]:
     """Compare a runner with its source at the smallest, an odd and the largest size of each dimension but the batch.
 
     Args:
         runner: the export.
-        source: the float32 source.
-        rows: samples; the first few are cut, or repeated along the dimension, to each size.
-        signature: the contract, with the ranges.
+        reference: the float32 source, and samples; the first few are cut, or repeated along the dimension.
         limits: what each output must keep; agreement is not judged over so few rows.
 
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
+    signature = reference.signature
     batch = min(signature.max_batch, max(signature.min_batch, _FEW))
+    source = TorchRunner(reference.module, signature)
     seen: list[Distance] = []
     for name, dim in signature.dims.items():
         if name == signature.batch:
@@ -90,13 +112,64 @@ def verify_dims(runner: Runner, source: Runner, rows: Rows, signature: Signature
         middle = (dim.min + dim.max) // 2
         odd = min(dim.max, middle + 1 - middle % 2)
         for size in sorted({dim.min, odd, dim.max}):
-            inputs = _resized(take(rows.inputs, slice(batch)), signature, name, size)
-            reference = _answer(source, inputs, f"{name} = {size}")
-            found = _distances(runner, inputs, reference, batch, f"{name} = {size}")
+            inputs = reference.resized(slice(batch), name, size)
+            expected = _answer(source, inputs, f"{name} = {size}")
+            found = _distances(runner, inputs, expected, batch, f"{name} = {size}")
             found = [item.without_agreement() for item in found]
             _judge(found, limits, f"{name} = {size}")
             seen.extend(found)
     return seen
+
+
+def source_limits(noise: Noise, accepted: float | None = None) -> dict[str, Limits]:
+    """What the source's own answers may differ by: by its rounding, or by what the user accepts where that is more."""
+    errors = {
+        name: max(noises.FACTOR * max(value, noises.FLOOR), accepted or 0) for name, value in noise.values.items()
+    }
+    return {name: Limits(max_error=error, min_agreement=0) for name, error in errors.items()}
+
+
+def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
+    """See that the source itself answers a row alike again, and in whatever batch it comes.
+
+    Args:
+        reference: the source, samples, and its answers.
+        limits: how far a row's answers may be apart from batch to batch. In the same batch they may be less: a source
+            that is random has moved its own noise, and with it these.
+
+    Raises:
+        PenstockError: it does not: an export could not be proven, and a server that batches would change answers.
+    """
+    signature = reference.signature
+    for name, array in reference.outputs.items():
+        if not np.isfinite(array).all():
+            once = np.isfinite(array[: reference.samples])
+            bad = int(np.sum(~once.reshape(len(once), -1).all(axis=1)))
+            raise PenstockError(
+                f"the source model itself answers NaN or Inf in output {name!r} for {bad} of {len(once)} samples; "
+                "give samples that it is made for (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
+            )
+    source, batch = TorchRunner(reference.module, signature), signature.dims[str(signature.batch)]
+    first = slice(signature.max_batch)
+    again = _answer(source, take(reference.rows.inputs, first), f"batch {batch.max}")
+    try:
+        found = compare(take(reference.outputs, first), again)
+        _judge([item.without_agreement() for item in found], dict.fromkeys(limits, _AGAIN), "")
+    except GateError:
+        raise PenstockError(
+            "the model answers the same inputs differently each time; an export of it cannot be proven"
+        ) from None
+    for size in sizes(batch)[:-1]:
+        for start in sorted({0, len(reference.rows) - size}):
+            part = slice(start, start + size)
+            answer = _answer(source, take(reference.rows.inputs, part), f"batch {size}")
+            for item in compare(take(reference.outputs, part), answer):
+                if not item.rel_l2 <= limits[item.output].max_error:
+                    raise PenstockError(
+                        f"the model's answer for a row depends on its batch: at batch {size} output {item.output!r} is "
+                        f"{item.rel_l2:.2g} off what it is at {batch.max}, and a server that batches would change "
+                        "answers: --batch 1 exports it for single rows"
+                    )
 
 
 def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any]:
@@ -106,17 +179,6 @@ def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any
         raise GateError(
             f"the source model itself fails at {where}: {_last_line(error)}; narrow the range with --batch or --dim"
         ) from error
-
-
-def _resized(inputs: dict[str, Any], signature: Signature, name: str, size: int) -> dict[str, Any]:
-    """The inputs with every axis that bears the dimension's name cut, or repeated, to `size`."""
-    resized = dict(inputs)
-    for tensor in signature.inputs:
-        for axis, declared in enumerate(tensor.shape):
-            if declared == name:
-                array = resized[tensor.name]
-                resized[tensor.name] = np.take(array, np.arange(size) % array.shape[axis], axis)
-    return resized
 
 
 def _last_line(error: Exception) -> str:
@@ -133,9 +195,9 @@ def _distances(
         raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {_last_line(error)}") from error
 
 
-def _judge(found: list[Distance], limits: Limits, where: str) -> None:
+def _judge(found: list[Distance], limits: dict[str, Limits], where: str) -> None:
     for item in found:
-        failure = item.failure(limits)
+        failure = item.failure(limits[item.output])
         if failure is not None:
             raise GateError(
                 f"the gate stopped it: output {item.output!r} at {where}: {failure}; nothing was published "

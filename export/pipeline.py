@@ -5,58 +5,36 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from penstock import artifact, checkpoint, datasets, evaluation, runtimes, trial
+from penstock import architecture, artifact, checkpoint, datasets, runtimes, trial
 from penstock import receipt as receipts
-from penstock.arrays import join, take
-from penstock.artifact import MODEL_NAME, Artifact
-from penstock.checkpoint import Checkpoint, Override
+from penstock.adapter import Adapted
+from penstock.arrays import take
+from penstock.artifact import Artifact
+from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError
 from penstock.export import capture, formats, fusion, gate
-from penstock.export.formats import Built, Options, Source
-from penstock.export.quiet import quiet
+from penstock.export.formats import Built, Source
+from penstock.export.noise import Noise
+from penstock.export.reference import Reference, refer
+from penstock.export.request import Request
+from penstock.files import sha256
 from penstock.parity import Limits, worst
 from penstock.receipt import Receipt, Verification
-from penstock.runtimes.torch import TorchRunner
-from penstock.signature import Signature, SignatureMismatch, first_message
-from penstock.synthetic import synthesize
+from penstock.signature import SignatureMismatch
+from penstock.weights import Say
 
 PRECISIONS = tuple(gate.LIMITS)
 GOLDEN_ROWS = 8
 _NO_ROOM = 1 << 20
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for; one variant is made for each format and precision."""
-
-    checkpoint: Path
-    formats: tuple[str, ...] = ("onnx",)
-    precisions: tuple[str, ...] = ("fp32",)
-    output: Path = Path("models")
-    name: str | None = None
-    override: Override = field(default_factory=Override)
-    fuse: bool = True
-    script: bool = False
-    data: Path | None = None
-    max_error: float | None = None
-    min_agreement: float | None = None
-
-    @property
-    def variants(self) -> list[tuple[str, str]]:
-        """Every format with every precision."""
-        return [(name, precision) for name in self.formats for precision in self.precisions]
 
 
 @dataclass(frozen=True)
@@ -66,11 +44,8 @@ class _Job:
     request: Request
     origin: Checkpoint
     source: Source
+    reference: Reference
     notes: dict[str, Any]
-    samples: int
-    real: bool
-    rows: Rows
-    reference: dict[str, Any]
 
 
 def export(request: Request, say: Say) -> list[Artifact]:
@@ -85,41 +60,43 @@ def export(request: Request, say: Say) -> list[Artifact]:
         GateError: a variant left its limits; those before it stay published.
     """
     for name, precision in request.variants:
-        _check_precision(precision)
+        if precision not in PRECISIONS:
+            raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
         formats.check(name, precision)
-        _limits(request, precision)
+    gate.limits("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
+    if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
+        raise PenstockError(f"--opset {request.opset}: is of ONNX; --format onnx and trt take it")
     if "torchscript" in request.formats:
-        say("note: PyTorch has deprecated TorchScript; ONNX takes the same inputs and gives the same outputs")
+        say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
     job = _prepare(request, say)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
 
 
-def _check_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
-
-
 def _prepare(request: Request, say: Say) -> _Job:
-    given = None if request.data is None else datasets.read_npz(request.data)
-    origin = checkpoint.load(request.checkpoint, request.override)
-    say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
-    signature = origin.card.signature
+    started = time.perf_counter()
+    origin = checkpoint.load(request.checkpoint, request.override, say)
+    card = origin.card
+    given = None if request.data is None else datasets.read(request.data, card.preprocess, card.labels)
+    say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
     _check(request, origin, given)
+    load_s = time.perf_counter() - started
     module, notes = _fused(request, origin, say)
-    rows, real = _rows(given, origin, signature)
-    say(f"the gate compares with the float32 source on {len(rows)} {'real' if real else 'synthetic'} samples")
-    samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
-    with quiet():
-        runner = TorchRunner(origin.module, signature)
-        reference = evaluation.outputs(runner, rows, signature.max_batch)
-        again = evaluation.outputs(runner, rows.take(signature.max_batch), signature.max_batch)
-    if any(
-        not np.array_equal(again[name], array[: signature.max_batch], equal_nan=True)
-        for name, array in reference.items()
-    ):
-        raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
-    source = Source(module, signature, given or origin.calibration)
-    return _Job(request, origin, source, notes, samples, real, rows, reference)
+    reference = refer(origin, given)
+    gate.check_source(reference, gate.source_limits(reference.noise, request.max_error))
+    for precision in request.precisions:
+        _limits(request, reference, precision)  # which refuses a source that is too noisy, before the work
+    kind = "real" if reference.real else "synthetic"
+    noise = max(reference.noise.values.values())
+    say(
+        f"the gate compares with the float32 source on {reference.samples} {kind} samples; the source's own noise is "
+        f"{noise:.1e} ({reference.noise.by})"
+    )
+    source = Source(module, origin.call, card.signature, given or origin.calibration, origin.kind)
+    return _Job(request, origin, source, reference, {**notes, "load_s": round(load_s, 3)})
+
+
+def _limits(request: Request, reference: Reference, precision: str) -> dict[str, Limits]:
+    return gate.limits(precision, reference.noise, request.max_error, request.min_agreement)
 
 
 def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
@@ -132,7 +109,8 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
             f"{', '.join(map(str, signature.outputs))}"
         )
     for name, precision in request.variants:
-        artifact.check_contract(request.output / _variant_name(request, origin, name, precision), signature)
+        home = request.output / request.variant_name(origin.card.name, name, precision)
+        artifact.check_contract(home, signature)
     if given is not None:
         try:
             signature.check(given.inputs, limit_batch=False)
@@ -149,66 +127,40 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
 
 def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, dict[str, Any]]:
     """The module to export, and what the receipt notes of its fusing."""
-    if not request.fuse or not any(isinstance(module, _BatchNorm) for module in origin.module.modules()):
+    if not request.fuse or origin.kind in ("torchscript", "exported"):
         return origin.module, {}
-    module, pairs, reason = fusion.fuse(origin.module, capture.examples(origin.card.signature))
-    if reason is not None:
-        say(f"not fused: {reason}")
-        return module, {"fused": 0, "fuse_note": reason}
-    say(f"Conv-BatchNorm pairs fused: {pairs}")
-    return module, {"fused": pairs}
-
-
-def _variant_name(request: Request, origin: Checkpoint, format: str, precision: str) -> str:
-    base = request.name or origin.card.name
-    name = f"{base}-{format}-{precision}"
-    if not MODEL_NAME.fullmatch(name):
-        raise PenstockError(
-            f"--name {base!r}: the variant {name!r} must be letters, digits, _, - and ., start with a letter or digit, "
-            "and have 128 of them at most"
-        )
-    return name
-
-
-def _rows(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple[Rows, bool]:
-    """The samples that every variant is compared on: real ones where there are any."""
-    held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
-    if given is not None:
-        return given, True
-    if held:
-        return Rows(join([rows.inputs for rows in held]), None), True
-    sizes = {name: dim.opt for name, dim in signature.dims.items()}
-    return synthesize(signature, {**sizes, str(signature.batch): max(32, signature.max_batch)}), False
-
-
-def _whole_batches(rows: Rows, batch: int) -> Rows:
-    """The rows, the first of them over again until they fill a whole number of batches."""
-    index = np.arange(-(-len(rows) // batch) * batch) % len(rows)
-    return Rows(take(rows.inputs, index), None)
+    fused = fusion.fuse(origin.adapted(), capture.examples(origin.card.signature))
+    module = fused.module.inner if isinstance(fused.module, Adapted) else fused.module
+    parts = [f"Conv-BatchNorm pairs fused: {fused.pairs}"] if fused.pairs else []
+    parts += [f"blocks re-parameterised: {fused.reparameterised}"] if fused.reparameterised else []
+    parts += [f"not fused: {fused.note}"] if fused.note is not None else []
+    if parts:
+        say("; ".join(parts))
+    notes = {"fused": fused.pairs, "reparameterised": fused.reparameterised, "fuse_note": fused.note}
+    return module, {name: value for name, value in notes.items() if value}
 
 
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
-    request = job.request
-    variant = _variant_name(request, job.origin, name, precision)
+    request, reference = job.request, job.reference
+    variant = request.variant_name(job.origin.card.name, name, precision)
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
         work.mkdir()
+        started = time.perf_counter()
         built = _write(job, variant, name, precision, folder, work)
         shutil.rmtree(work)
+        written = time.perf_counter()
         try:
             verification = _verify(job, built, folder, precision)
         except GateError as error:
-            hint = "" if job.real else "; the samples were synthetic, and --data gives real ones"
+            hint = "" if reference.real else "; the samples were synthetic, and --data gives real ones"
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
-        golden = slice(min(GOLDEN_ROWS, job.samples))
-        artifact.write_golden(
-            folder,
-            take(job.rows.inputs, golden),
-            take(job.reference, golden),
-        )
-        receipt = _receipt(job, built, folder, variant, name, precision, verification)
+        golden = slice(min(GOLDEN_ROWS, reference.samples))
+        artifact.write_golden(folder, take(reference.rows.inputs, golden), take(reference.outputs, golden))
+        seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
+        receipt = _receipt(job, built, folder, variant, name, precision, verification, seconds)
         published = artifact.publish(folder, request.output, receipt)
     say(describe(published))
     return published
@@ -217,7 +169,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
 def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, work: Path) -> Built:
     """Write the variant's files; whatever a library fails with becomes one sentence."""
     try:
-        return formats.export(name, job.source, Options(precision, job.request.script), folder, work)
+        return formats.export(name, job.source, job.request.options(precision), folder, work)
     except PenstockError as error:
         raise PenstockError(f"{variant}: {error}") from None
     except (OSError, MemoryError):
@@ -234,39 +186,65 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
     here = runtimes.unavailable(runtime, built.build) is None
     if not here and built.stand_in is not None:
         runtime, file = built.stand_in
-    signature = job.source.signature
-    limits = _limits(job.request, precision)
+    limits = _limits(job.request, job.reference, precision)
+    return prove(job.reference, runtime, folder / file, limits, engine_run=here)
+
+
+def prove(
+    reference: Reference,
+    runtime: str,
+    path: Path,
+    limits: dict[str, Limits],
+    *,
+    engine_run: bool = True,
+    device: str = "cpu",
+) -> Verification:
+    """Run a model file at every size that its signature promises, and compare it with its source.
+
+    Args:
+        reference: the source and its answers.
+        runtime: what runs the file.
+        path: the file.
+        limits: what each output must keep.
+        engine_run: whether the file is the artifact's own model, and not a stand-in for an engine.
+        device: what it runs on.
+
+    Raises:
+        GateError: a limit is passed.
+        PenstockError: the runtime refuses the file, or dies of it.
+    """
+    signature = reference.signature
+    batch = signature.dims[str(signature.batch)]
     if runtime != "torch":  # PyTorch has run the module in this process already
-        trial.attempt(runtime, folder / file, signature)
-    with runtimes.load(runtime, folder / file, signature) as runner:
-        source, batch = TorchRunner(job.origin.module, signature), signature.dims[str(signature.batch)]
-        batches, distances = gate.verify(runner, job.rows, job.reference, limits, batch, source)
-        others = gate.verify_dims(runner, source, job.rows, signature, limits)
+        trial.attempt(runtime, path, signature)
+    with runtimes.load(runtime, path, signature, device=device) as runner:
+        distances = gate.verify(runner, reference.rows, reference.outputs, limits, batch)
+        others = gate.verify_dims(runner, reference, limits)
     return Verification(
         runtime=runtime,
-        engine_run=here,
-        samples=job.samples,
-        real=job.real,
-        batches=batches,
+        engine_run=engine_run,
+        samples=reference.samples,
+        real=reference.real,
+        batches=gate.sizes(batch),
         distances=tuple(worst([*distances, *others])),
         limits=limits,
+        noise=reference.noise.values,
+        noise_by=reference.noise.by,
         passed=True,
     )
 
 
-def _limits(request: Request, precision: str) -> Limits:
-    limits = gate.LIMITS[precision]
-    asked = {"max_error": request.max_error, "min_agreement": request.min_agreement}
-    try:
-        return Limits(**{**limits.model_dump(), **{key: value for key, value in asked.items() if value is not None}})
-    except ValueError as error:
-        raise PenstockError(f"--max-error, --min-agreement: {first_message(error)}") from None
-
-
 def _receipt(
-    job: _Job, built: Built, folder: Path, variant: str, name: str, precision: str, verification: Verification
+    job: _Job,
+    built: Built,
+    folder: Path,
+    variant: str,
+    name: str,
+    precision: str,
+    verification: Verification,
+    seconds: dict[str, float],
 ) -> Receipt:
-    card, origin = job.origin.card, job.origin
+    card = job.origin.card
     return Receipt(
         name=variant,
         version=1,
@@ -276,46 +254,35 @@ def _receipt(
         runtime=built.runtime,
         model_file=built.model_file,
         files=artifact.digests(folder),
-        source=receipts.Source(
-            checkpoint=str(job.request.checkpoint).encode("utf-8", "backslashreplace").decode(),
-            sha256=origin.sha256,
-            architecture=card.architecture.target,
-            arguments=card.architecture.kwargs,
-            loaded=origin.proof.loaded,
-            expected=origin.proof.expected,
-            prefix=origin.proof.prefix,
-            options=_options(job.request, name),
-        ),
-        signature=job.source.signature,
+        source=_source(job.request, job.origin, name),
+        signature=card.signature,
         preprocess=card.preprocess,
         labels=card.labels,
         task=card.task,
         dataset=card.dataset,
         verification=verification,
         calibration=built.calibration,
-        build={**built.build, **job.notes},
+        build={**built.build, **job.notes, **seconds},
         hardware=built.hardware,
     )
 
 
-def _options(request: Request, format: str) -> tuple[str, ...]:
-    """The words of the command line that made this request, without format, precision and output."""
-    given = request.override
-    pairs: list[tuple[str, Any]] = [
-        ("--name", request.name),
-        ("--model", given.model),
-        *(("--model-args", f"{name}={value!r}") for name, value in given.model_args.items()),
-        *(("--input", text) for text in given.inputs),
-        *(("--dim", f"{name}={dim.min},{dim.opt},{dim.max}") for name, dim in given.dims.items()),
-        ("--batch", given.batch and f"{given.batch.min},{given.batch.opt},{given.batch.max}"),
-        ("--data", request.data),
-        ("--max-error", request.max_error),
-        ("--min-agreement", request.min_agreement),
-    ]
-    words = [word for option, value in pairs if value is not None for word in (option, str(value))]
-    words += ["--no-fuse"] if not request.fuse else []
-    words += ["--script"] if request.script and format == "torchscript" else []
-    return tuple(words)
+def _source(request: Request, origin: Checkpoint, format: str) -> receipts.Source:
+    made, proof = origin.card.architecture, origin.proof
+    code = architecture.code(made.target)
+    return receipts.Source(
+        checkpoint=str(request.checkpoint).encode("utf-8", "backslashreplace").decode(),
+        sha256=origin.sha256,
+        kind=origin.kind,
+        architecture=made.target,
+        arguments=made.kwargs,
+        code=None if code is None else sha256(code),
+        options=request.words(format),
+        **{
+            key: getattr(proof, key)
+            for key in ("loaded", "expected", "wrapper", "why", "prefix", "initial", "tied", "outside")
+        },
+    )
 
 
 def describe(published: Artifact) -> str:

@@ -1,4 +1,4 @@
-"""Architectures: from a name such as `torchvision:resnet18` or `./net.py:Net` to a module with loaded weights."""
+"""Architectures: from a name such as `torchvision:resnet18` or `./net.py:Net` to a module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -17,33 +16,18 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
-from penstock.errors import PenstockError, require
+from penstock import zoo
+from penstock.errors import PenstockError
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "module")
-PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.")
-_LISTED = 8
+LIBRARIES = ("torchvision", "timm", "transformers")
 
 
 class Architecture(BaseModel):
-    """An importable `torch.nn.Module` class (or torchvision model name) and its keyword arguments."""
+    """An importable `torch.nn.Module` class (or a model library's name for one) and its keyword arguments."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     target: str
     kwargs: dict[str, Any] = {}
-
-
-class Proof(BaseModel):
-    """That a checkpoint's tensors are the module's, all of them and no others."""
-
-    loaded: int
-    expected: int
-    prefix: str = ""
-    wrapper: str = ""
-
-    def __str__(self) -> str:
-        stripped = f", prefix {self.prefix!r} stripped" if self.prefix else ""
-        wrapped = f", from {self.wrapper!r}" if self.wrapper else ""
-        return f"{self.loaded} of {self.expected} tensors loaded{wrapped}{stripped}"
 
 
 def parse_arguments(pairs: list[str]) -> dict[str, Any]:
@@ -68,14 +52,14 @@ def build(architecture: Architecture) -> nn.Module:
     Raises:
         PenstockError: it cannot be imported, is no module class, or refuses its arguments.
     """
-    kind, _, name = architecture.target.rpartition(":")
-    if not kind or not name:
-        raise PenstockError(
-            f"--model {architecture.target!r} must read torchvision:NAME, package.module:Class or ./file.py:Class"
-        )
-    make = _torchvision(name) if kind == "torchvision" else _class(kind, name)
+    make = find(architecture.target)
     try:
-        module = make(**architecture.kwargs)
+        with torch.random.fork_rng(devices=[]):
+            # Whatever stays at its initial value is the same in every export.
+            torch.manual_seed(0)
+            module = make(**architecture.kwargs)
+    except PenstockError:
+        raise
     except (Exception, SystemExit) as error:
         shown = ", ".join(f"{key}={value!r}" for key, value in architecture.kwargs.items())
         raise PenstockError(
@@ -87,11 +71,26 @@ def build(architecture: Architecture) -> nn.Module:
     return module.eval()
 
 
-def _torchvision(name: str) -> Any:
-    models = require("torchvision", "train", f"--model torchvision:{name}").models
-    if name not in models.list_models():
-        raise PenstockError(f"--model torchvision:{name} is not one of torchvision.models.list_models()")
-    return lambda **kwargs: models.get_model(name, **{"weights": None, **kwargs})
+def find(target: str) -> Any:
+    """The class or function that a target names, imported.
+
+    Raises:
+        PenstockError: there is none, or its import fails.
+    """
+    kind, _, name = target.rpartition(":")
+    if not kind or not name:
+        raise PenstockError(
+            f"--model {target!r} must read torchvision:NAME, timm:NAME, transformers:FOLDER, package.module:Class or "
+            "./file.py:Class"
+        )
+    library, _, rest = target.partition(":")
+    return zoo.make(library, rest) if library in LIBRARIES else _class(kind, name)
+
+
+def code(target: str) -> Path | None:
+    """The user's own file that a target names, or None."""
+    kind = target.rpartition(":")[0]
+    return Path(kind) if kind.endswith(".py") else None
 
 
 def _class(kind: str, name: str) -> Any:
@@ -137,81 +136,3 @@ def _import_file(name: str) -> Any:
         del sys.modules[private]
         raise PenstockError(f"--model {name}: cannot be imported: {type(error).__name__}: {error}") from None
     return module
-
-
-def load_weights(module: nn.Module, content: Mapping[str, Any]) -> Proof:
-    """Put the tensors of a checkpoint into `module`, every one of them, or raise with the names that do not fit."""
-    state, wrapper = _unwrap(content)
-    unusual = [name for name, tensor in state.items() if _is_unusual(tensor)]
-    if unusual:
-        raise PenstockError(
-            f"tensors must be dense and hold real numbers; these are sparse, nested, meta, quantised or complex: "
-            f"{_some(unusual)}"
-        )
-    expected = module.state_dict()
-    state, prefix = _strip(state, set(expected))
-    missing = [name for name in expected if name not in state]
-    unexpected = [name for name in state if name not in expected]
-    misshaped = [
-        f"{name} {list(state[name].shape)} for {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in state and state[name].shape != tensor.shape
-    ]
-    problems = [
-        f"{len(names)} {what} ({_some(names)})"
-        for what, names in (("missing", missing), ("unexpected", unexpected), ("mis-shaped", misshaped))
-        if names
-    ]
-    if problems:
-        raise PenstockError(
-            f"the checkpoint's tensors are not those of {type(module).__name__}: {'; '.join(problems)}; "
-            "give the architecture that it was trained with (--model, --model-args)"
-        )
-    module.load_state_dict(state, strict=True)
-    return Proof(loaded=len(state), expected=len(expected), prefix=prefix, wrapper=wrapper)
-
-
-def _is_unusual(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.is_meta
-        or tensor.is_nested
-        or tensor.is_quantized
-        or tensor.is_complex()
-        or tensor.layout != torch.strided
-    )
-
-
-def _unwrap(content: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
-    for wrapper in WRAPPERS:
-        inner = content.get(wrapper)
-        if isinstance(inner, Mapping) and _is_state(inner):
-            return dict(inner), wrapper
-    if _is_state(content):
-        return dict(content), ""
-    raise PenstockError(
-        f"the file holds no state_dict: its keys are {_some([str(key) for key in content])}; "
-        f"one of {', '.join(WRAPPERS)} must map names to tensors"
-    )
-
-
-def _is_state(content: Mapping[str, Any]) -> bool:
-    return bool(content) and all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
-    )
-
-
-def _strip(state: dict[str, torch.Tensor], expected: set[str]) -> tuple[dict[str, torch.Tensor], str]:
-    """Take off the prefixes that wrappers put before every name, as far as that is what makes the names match."""
-    stripped = ""
-    while not expected & set(state):
-        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), None)
-        if prefix is None:
-            break
-        state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
-        stripped += prefix
-    return state, stripped
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more

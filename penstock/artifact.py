@@ -161,6 +161,9 @@ def read(folder: Path) -> Artifact:
     for name in (receipt.model_file, GOLDEN):
         if name not in receipt.files:
             raise PenstockError(f"{path}: damaged receipt: {name!r} has no digest among its files")
+    for tensor in receipt.signature.outputs:
+        if tensor.name not in receipt.verification.limits:
+            raise PenstockError(f"{path}: damaged receipt: output {tensor.name!r} has no limits")
     return Artifact(folder, receipt)
 
 

@@ -1,63 +1,57 @@
-"""Checkpoints: what training leaves, read and written as weights only."""
+"""Checkpoints: anybody's file of weights made a module whose every tensor is accounted for, and writing our own."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 
 from penstock import architecture as architectures
-from penstock import probe, weights
-from penstock.architecture import Architecture, Proof
-from penstock.datasets import DatasetSpec, Rows
+from penstock import card as cards
+from penstock import modules, probe, programs, proof, state, weights, zoo
+from penstock.adapter import Call
+from penstock.architecture import Architecture
+from penstock.card import Card
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.files import sha256, write_whole
-from penstock.preprocess import ImagePreprocess
-from penstock.signature import Dim, Signature, Tensor, first_message
-
-SCHEMA = 1
-# Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
-TRUSTED = "penstock.train.nets"
-
-
-class Card(BaseModel):
-    """What a penstock checkpoint says of itself beside its weights."""
-
-    model_config = ConfigDict(extra="forbid")
-    penstock: int = SCHEMA
-    name: str
-    architecture: Architecture
-    signature: Signature
-    preprocess: ImagePreprocess | None = None
-    labels: tuple[str, ...] | None = None
-    task: str | None = None
-    dataset: DatasetSpec | None = None
-    metrics: dict[str, float] = {}
-    versions: dict[str, str] = {}
+from penstock.proof import Proof
+from penstock.signature import BATCH, Dim, Range, Signature, Tensor, first_message
+from penstock.state import Choice, Found
+from penstock.weights import Contents, Say
 
 
 @dataclass
 class Checkpoint:
-    """A module with its weights in place, and what is known of it.
+    """A module with its weights in place, how to call it, and what is known of it.
 
-    `calibration` and `golden` are real samples: the first from the training part, the second held out.
+    `kind` is that of its file (`penstock.weights.Contents`). `calibration` and `golden` are real samples: the first
+    from the training part, the second held out.
     """
 
     module: nn.Module
+    call: Call
     card: Card
     proof: Proof
     sha256: str
     path: Path
+    kind: str = "weights"
     calibration: Rows | None = None
     golden: Rows | None = None
+
+    def adapted(self, module: nn.Module | None = None) -> nn.Module:
+        """The module, or one in its place, as the signature calls it."""
+        return self.call.on(self.module if module is None else module)
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,10 @@ class Override:
     inputs: tuple[str, ...] = ()
     dims: dict[str, Dim] = field(default_factory=dict)
     batch: Dim | None = None
+    ranges: dict[str, Range] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    choice: Choice = field(default_factory=Choice)
+    allow_pickle: bool = False
 
 
 def save(
@@ -82,8 +80,8 @@ def save(
     content = {
         **card.model_dump(mode="json"),
         "state_dict": {name: tensor.detach().cpu() for name, tensor in state.items()},
-        "calibration": _to_tensors(calibration),
-        "golden": _to_tensors(golden),
+        "calibration": cards.pack(calibration),
+        "golden": cards.pack(golden),
     }
     # In memory first: torch turns a full disk into an error of its own that does not say so.
     buffer = io.BytesIO()
@@ -92,155 +90,231 @@ def save(
     write_whole(path, buffer.getbuffer())
 
 
-def load(path: Path, override: Override | None = None) -> Checkpoint:
+def load(path: Path, override: Override | None = None, say: Say = lambda _: None) -> Checkpoint:
     """Read a checkpoint, build its architecture and prove that every tensor found its place.
+
+    Args:
+        path: a file as `penstock.weights.read` takes it, or a transformers folder.
+        override: what the file does not say itself.
+        say: told the names that unpickling will import, before it does.
 
     Raises:
         PenstockError: the file is missing, truncated, no checkpoint, needs pickled code, or is of another architecture.
     """
-    override = override or Override()
-    content = weights.read(path)
-    card = _card(path, content, override)
-    module = architectures.build(card.architecture)
+    override = _folder_model(path, override or Override())
+    file = weights.locate(path)
+    contents = weights.read(file, allow_pickle=override.allow_pickle, model=override.model, say=say)
+    held = contents.value if contents.kind == "weights" else {}
+    card = cards.read(path, held)
     try:
-        proof = architectures.load_weights(module, content)
+        module, architecture, proven = _module(contents, card, override)
+        if contents.kind != "exported":  # whose operators were fixed in eval mode, or not, when it was captured
+            modules.refuse_unready(module)
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}") from None
-    held = [_samples(path, content, part, card.signature) for part in ("calibration", "golden")]
-    card = card.model_copy(update={"signature": _ranged(card.signature, override.dims)})
-    card = card.model_copy(update={"signature": _proven(path, module, card.signature)})
-    _check_card(path, card)
+    card = _described(path, contents, card, architecture, module, override)
+    parts = [cards.samples(path, held, part, card.signature) for part in ("calibration", "golden")]
+    card = card.model_copy(update={"signature": _ranged(card.signature, override)})
+    signature, call = _proven(path, module, card.signature, override.keep)
     if override.batch is not None:
-        card = card.model_copy(update={"signature": card.signature.with_batch(override.batch)})
-    return Checkpoint(
-        module=module,
-        card=card,
-        proof=proof,
-        sha256=sha256(path),
-        path=path,
-        calibration=held[0],
-        golden=held[1],
-    )
+        signature = signature.with_batch(override.batch)
+    card = _fitting(card.model_copy(update={"signature": signature}), override)
+    cards.check(path, card)
+    return Checkpoint(module, call, card, proven, sha256(file), path, contents.kind, *parts)
 
 
-def _card(path: Path, content: dict[str, Any], override: Override) -> Card:
-    if "penstock" in content:
-        fields = {name: value for name, value in content.items() if name in Card.model_fields}
-        if fields.get("penstock") != SCHEMA:
-            raise PenstockError(f"{path}: checkpoint schema {fields.get('penstock')!r}; this penstock reads {SCHEMA}")
-        try:
-            card = Card.model_validate(fields)
-        except ValidationError as error:
-            raise PenstockError(f"{path}: its description is damaged: {first_message(error)}") from None
-        return _overridden(path, card, override)
-    if override.model is None:
+def _folder_model(path: Path, override: Override) -> Override:
+    """A transformers folder names its own architecture, of transformers' own classes alone."""
+    if override.model is None and path.is_dir() and (path / "config.json").is_file():
+        return Override(**{**override.__dict__, "model": f"transformers:{path}"})
+    return override
+
+
+def _module(contents: Contents, card: Card | None, override: Override) -> tuple[nn.Module, Architecture, Proof]:
+    """The module in eval mode and float32, what it was made from, and the proof of its weights."""
+    if contents.kind in ("torchscript", "exported"):
+        if override.model is not None:
+            raise PenstockError(f"--model {override.model}: the file is a whole program; leave --model out")
+        _refuse_choices("a whole program", override)
+        module = contents.value.module() if contents.kind == "exported" else contents.value
+        return module, Architecture(target=contents.kind), _whole(module, Found(module))
+    found = Found(contents.value) if contents.kind == "module" else None
+    if found is None:
+        found = _found(contents.value, override)
+    if isinstance(found.value, nn.Module) and override.model is None:
+        whole = Choice(ema=override.choice.ema, key=override.choice.key) if found.wrapper else Choice()
+        _refuse_choices("a pickled module", override, whole)
+        module = found.value.float().eval()
+        kind = type(module)
+        return module, Architecture(target=f"{kind.__module__}:{kind.__qualname__}"), _whole(module, found)
+    architecture = _architecture(contents.value, card, override)
+    module = architectures.build(architecture)
+    return module, architecture, proof.load(module, found, override.choice)
+
+
+def _refuse_choices(what: str, override: Override, allowed: Choice | None = None) -> None:
+    """Refuse options on what a module is made of, where the file has it whole."""
+    if override.model_args or override.choice != (allowed or Choice()):
         raise PenstockError(
-            f"{path}: names no architecture; give it, as in --model torchvision:resnet18 or --model ./net.py:Net, "
-            "and its inputs, as in --input image:float32[batch,3,224,224]"
+            f"--model-args, --ema, --key, --prefix and --allow-partial: the file holds {what}, with its own weights; "
+            "leave them out"
         )
-    if not override.inputs:
-        raise PenstockError(f"{path}: names no inputs; give each, as in --input image:float32[batch,3,224,224]")
-    architecture = Architecture(target=override.model, kwargs=override.model_args)
-    return Card(name=_name(path), architecture=architecture, signature=_inputs_only(override.inputs))
 
 
-def _overridden(path: Path, card: Card, override: Override) -> Card:
-    if override.inputs:
-        named = ", ".join(map(str, card.signature.inputs))
-        raise PenstockError(f"--input {override.inputs[0]!r}: {path} names its own inputs, {named}; leave --input out")
+def _found(content: Mapping[str, Any], override: Override) -> Found:
+    try:
+        return state.find(content, override.choice)
+    except PenstockError as error:
+        hint = _named_architecture(content) if override.model is None else ""
+        raise PenstockError(f"{error}{hint}") from None
+
+
+def _whole(module: nn.Module, found: Found) -> Proof:
+    count = len(module.state_dict())
+    return Proof(loaded=count, expected=count, wrapper=found.wrapper, why=found.why)
+
+
+def _architecture(content: Mapping[str, Any], card: Card | None, override: Override) -> Architecture:
+    if card is None:
+        if override.model is None:
+            raise PenstockError(
+                "names no architecture; give it, as in --model torchvision:resnet18, --model timm:convnext_tiny or "
+                f"--model ./net.py:Net{_named_architecture(content)}"
+            )
+        return Architecture(target=override.model, kwargs={**_recorded(content, override.model), **override.model_args})
     if override.model is not None:
         # Arguments of the file's own go to the class that the file itself names, and to no other.
         same = override.model == card.architecture.target
         kwargs = override.model_args or (card.architecture.kwargs if same else {})
-        return card.model_copy(update={"architecture": Architecture(target=override.model, kwargs=kwargs)})
-    if not _trusted(card.architecture.target):
+        return Architecture(target=override.model, kwargs=kwargs)
+    if not cards.trusted(card.architecture.target):
         raise PenstockError(
-            f"{path}: names the architecture {card.architecture.target!r}, whose import would run its code; "
+            f"names the architecture {card.architecture.target!r}, whose import would run its code; "
             f"if you trust it, give it yourself: --model {card.architecture.target}"
         )
-    if override.model_args:
-        kwargs = {**card.architecture.kwargs, **override.model_args}
-        card = card.model_copy(update={"architecture": Architecture(target=card.architecture.target, kwargs=kwargs)})
-    return card
+    return Architecture(target=card.architecture.target, kwargs={**card.architecture.kwargs, **override.model_args})
 
 
-def _trusted(target: str) -> bool:
-    module, _, name = target.rpartition(":")
-    return module == TRUSTED and name.isidentifier() and not name.startswith("_")
+def _named_architecture(content: Mapping[str, Any]) -> str:
+    """What training scripts write beside the weights about what they are weights of."""
+    for key in ("arch", "model_name", "architecture"):
+        name = content.get(key) if isinstance(content, Mapping) else None
+        if isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name):
+            return f" (its {key!r} says {name!r}: perhaps --model timm:{name} or --model torchvision:{name})"
+    return ""
 
 
-def _name(path: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-") or "model"
+def _recorded(content: Mapping[str, Any], target: str) -> dict[str, Any]:
+    """The arguments that Lightning recorded for its module, where that is what is being built."""
+    recorded = content.get("hyper_parameters")
+    made = architectures.find(target) if isinstance(recorded, Mapping) else None
+    if made is None or not hasattr(made, "load_from_checkpoint"):
+        return {}
+    takes = inspect.signature(made).parameters
+    kept = {str(name): value for name, value in recorded.items() if name in takes}  # type: ignore[union-attr]
+    return {name: value for name, value in kept.items() if _is_plain(value)}
 
 
-def _ranged(signature: Signature, dims: dict[str, Dim]) -> Signature:
-    for name in dims:
-        if name not in signature.dims:
-            known = ", ".join(signature.dims) or "none"
-            raise PenstockError(f"--dim {name}: not a dynamic dimension of the inputs; those are {known}")
-    return signature.model_copy(update={"dims": {**signature.dims, **dims}})
+def _is_plain(value: Any) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        json.dumps(value)
+        return True
+    return False
+
+
+def _described(
+    path: Path,
+    contents: Contents,
+    card: Card | None,
+    architecture: Architecture,
+    module: nn.Module,
+    override: Override,
+) -> Card:
+    """The card of the file, or one made of what the user and the model's library say."""
+    if card is not None:
+        if override.inputs:
+            named = ", ".join(map(str, card.signature.inputs))
+            raise PenstockError(
+                f"--input {override.inputs[0]!r}: {path} names its own inputs, {named}; leave --input out"
+            )
+        return card.model_copy(update={"architecture": architecture})
+    known = zoo.Known()
+    if architecture.target.partition(":")[0] in architectures.LIBRARIES:
+        known = zoo.known(architecture.target, architecture.kwargs, module)
+    if override.inputs or known.inputs:
+        signature = _inputs_only(override.inputs or known.inputs)
+        own = {tensor.name for tensor in signature.inputs}
+        ranges = {key: Range(low=ends[0], high=ends[1]) for key, ends in known.ranges.items() if key in own}
+        dims = {name: known.dims.get(name, dim) for name, dim in signature.dims.items()}
+        signature = signature.model_copy(update={"ranges": ranges, "dims": dims})
+    elif contents.kind == "exported":
+        signature = programs.signature(contents.value)
+    else:
+        raise PenstockError(f"{path}: names no inputs; give each, as in --input 'image:float32[batch,3,224,224]'")
+    return Card(
+        name=re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem.removesuffix(".pth")).strip("-") or "model",
+        architecture=architecture,
+        signature=signature,
+        preprocess=known.preprocess,
+        labels=known.labels,
+        task=known.task,
+    )
 
 
 def _inputs_only(inputs: tuple[str, ...]) -> Signature:
     tensors = tuple(Tensor.parse(text) for text in inputs)
-    dims = {size: Dim(min=1, opt=8, max=64) for tensor in tensors for size in tensor.shape if isinstance(size, str)}
+    dims = {size: BATCH for tensor in tensors for size in tensor.shape if isinstance(size, str)}
     return Signature(inputs=tensors, outputs=(), dims=dims)
 
 
-def _proven(path: Path, module: nn.Module, signature: Signature) -> Signature:
+def _ranged(signature: Signature, override: Override) -> Signature:
+    for name in override.dims:
+        if name not in signature.dims:
+            known = ", ".join(signature.dims) or "none"
+            raise PenstockError(f"--dim {name}: not a dynamic dimension of the inputs; those are {known}")
+    names = [tensor.name for tensor in signature.inputs]
+    for name in override.ranges:
+        if name not in names:
+            raise PenstockError(f"--range {name}: not an input of the model; those are {', '.join(names)}")
+    held = {**signature.__dict__, "dims": {**signature.dims, **override.dims}}
+    try:
+        return Signature(**{**held, "ranges": {**signature.ranges, **override.ranges}})
+    except ValueError as error:
+        raise PenstockError(f"--range: {first_message(error)}") from None
+
+
+def _proven(path: Path, module: nn.Module, signature: Signature, keep: tuple[str, ...]) -> tuple[Signature, Call]:
     """The signature with the outputs that the module really gives, under the names it declares for them, if any."""
-    real = probe.complete(module, signature)
-    if not signature.outputs:
-        return real
-    declared = [(tensor.dtype, tensor.shape) for tensor in signature.outputs]
-    given = [(tensor.dtype, tensor.shape) for tensor in real.outputs]
-    if declared != given:
+    real, call = probe.complete(module, signature, keep)
+    if not signature.outputs or keep:
+        return real, call
+    given = {tensor.name: tensor for tensor in real.outputs}
+    declared = [tensor.name for tensor in signature.outputs]
+    if set(given) == set(declared):
+        paths = dict(zip(given, call.outputs, strict=True))
+        call = Call(call.keywords, tuple(paths[name] for name in declared))
+        given = {name: given[name] for name in declared}
+    if [(t.dtype, t.shape) for t in signature.outputs] != [(t.dtype, t.shape) for t in given.values()]:
         raise PenstockError(
             f"{path}: declares the outputs {', '.join(map(str, signature.outputs))}, but the model gives "
             f"{', '.join(map(str, real.outputs))}"
         )
-    return signature
+    return real.model_copy(update={"outputs": signature.outputs}), call
 
 
-def _check_card(path: Path, card: Card) -> None:
-    """See that labels and preprocessing are of this model."""
-    inputs = {tensor.name: tensor for tensor in card.signature.inputs}
+def _fitting(card: Card, override: Override) -> Card:
+    """The card without what a library knows of its model but the user's own inputs or outputs do not bear out."""
+    if not override.inputs and not override.keep:
+        return card
+    fits = {tensor.name: tensor.shape[1:] for tensor in card.signature.inputs}
     image = card.preprocess
-    if image is not None:
-        shape = inputs[image.input].shape if image.input in inputs else ()
-        if shape[1:] != (image.channels, image.height, image.width):
-            size = f"[{image.channels}, {image.height}, {image.width}]"
-            raise PenstockError(
-                f"{path}: its preprocessing makes {image.input!r} of {size}; the inputs are "
-                f"{', '.join(map(str, card.signature.inputs))}"
-            )
-    classes = card.signature.outputs[0].shape[-1] if card.signature.outputs[0].shape else None
-    if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
-        raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
-
-
-def _to_tensors(rows: Rows | None) -> dict[str, Any] | None:
-    if rows is None:
-        return None
-    inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in rows.inputs.items()}
-    return {"inputs": inputs, "labels": None if rows.labels is None else torch.from_numpy(rows.labels)}
-
-
-def _samples(path: Path, content: dict[str, Any], part: str, signature: Signature) -> Rows | None:
-    """The real samples under `part` of a checkpoint of ours; in anybody else's the word may mean anything."""
-    held = content.get(part) if "penstock" in content else None
-    if held is None:
-        return None
-    try:
-        labels = held["labels"]
-        rows = Rows(
-            {name: tensor.numpy() for name, tensor in held["inputs"].items()},
-            None if labels is None else labels.numpy(),
-        )
-        signature.check(rows.inputs, limit_batch=False)
-    except Exception as error:  # whatever a damaged entry makes of itself
-        raise PenstockError(f"{path}: its {part} samples are damaged: {weights.first_line(error)}") from None
-    return rows
+    shape = None if image is None else (image.channels, image.height, image.width)
+    if image is not None and fits.get(image.input) != shape:
+        card = card.model_copy(update={"preprocess": None})
+    outputs = card.signature.outputs[0].shape
+    if card.labels is not None and outputs[-1:] != (len(card.labels),):
+        card = card.model_copy(update={"labels": None, "task": None})
+    return card
 
 
 def versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The command line: `penstock train | eval | export | serve | bench | health`."""
+"""The command line: `penstock train | eval | export | verify | inspect | serve | bench | health`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,32 @@ app = typer.Typer(
 
 
 ModelOption = Annotated[
-    str | None, typer.Option(help="Architecture: torchvision:resnet18, pkg.nets:Net or ./net.py:Net.")
+    str | None,
+    typer.Option(
+        help="Architecture: torchvision:resnet18, timm:NAME, transformers:FOLDER, pkg.nets:Net or ./net.py:Net."
+    ),
 ]
 ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")]
 InputOption = Annotated[
-    list[str] | None, typer.Option(help="An input, image:float32[batch,3,224,224]; may be repeated.")
+    list[str] | None,
+    typer.Option(
+        help="An input, image:float32[batch,3,224,224], where the file or library names none; may be repeated."
+    ),
+]
+EmaOption = Annotated[
+    bool | None,
+    typer.Option("--ema/--no-ema", help="Averaged or plain weights; default: averaged where there are any."),
+]
+KeyOption = Annotated[str | None, typer.Option(help="Where in the file the weights are, as in generator.")]
+PrefixOption = Annotated[str | None, typer.Option(help="Take only the tensors under this prefix, as in model.")]
+PartialOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Tensors (a name, or a pattern as head.*) that may stay at their initial value; may be repeated."
+    ),
+]
+PickleOption = Annotated[
+    bool, typer.Option("--allow-pickle", help="Run the code that the file holds, after listing what it imports.")
 ]
 
 
@@ -46,7 +67,7 @@ def main() -> None:
     # Like ^C, so that what is half-written is taken away on the way out; a server has its own way to stop.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        app()
+        app(args=options.spelled_out(sys.argv[1:]))
     except PenstockError as error:
         _end(str(error), 2)
     except KeyboardInterrupt:
@@ -125,6 +146,10 @@ def evaluate(
     model: ModelOption = None,
     model_args: ModelArgsOption = None,
     input: InputOption = None,
+    ema: EmaOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    allow_pickle: PickleOption = False,
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
 
@@ -132,16 +157,18 @@ def evaluate(
     """
     from penstock import artifact, datasets, evaluation
 
-    given = datasets.read_npz(data) if data else None
-    if path.is_dir():
+    if path.is_dir() and not (path / "config.json").is_file():
         found = artifact.read(path)
         about: Any = found.receipt
         runner: Any = found.load()
     else:
         checkpoint = _stage("penstock.checkpoint", "train")
-        loaded = checkpoint.load(path, _override(model, model_args, input, None, None))
+        choice = _choice(ema, key, prefix, None)
+        override = _override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
+        loaded = checkpoint.load(path, override, _say)
         about = loaded.card
-        runner = _stage("penstock.runtimes.torch", "train").TorchRunner(loaded.module, about.signature)
+        runner = _stage("penstock.runtimes.torch", "train").TorchRunner(loaded.adapted(), about.signature)
+    given = datasets.read(data, about.preprocess, about.labels) if data else None
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:
@@ -151,24 +178,45 @@ def evaluate(
 
 @app.command()
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="A .pth file.")],
-    format: Annotated[str, typer.Option(help="onnx, torchscript, trt; several with commas.")] = "onnx",
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(help="A .pth, .pt, .ckpt, .safetensors, .pt2 or TorchScript file, or a transformers folder."),
+    ],
+    format: Annotated[str, typer.Option(help="onnx, torchscript, pt2, trt; several with commas.")] = "onnx",
     precision: Annotated[str | None, typer.Option(help="fp32 (default), fp16, int8; several with commas.")] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
     name: Annotated[str | None, typer.Option(help="Base name; variants are NAME-FORMAT-PRECISION.")] = None,
-    fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it.")] = True,
-    script: Annotated[bool, typer.Option("--script/--trace", help="How TorchScript is made.")] = False,
+    fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it; re-parameterise RepVGG.")] = True,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[auto]", help="TorchScript by scripting; `--script auto` (default) traces if that is right."
+        ),
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="TorchScript by tracing, or not at all.")] = False,
+    opset: Annotated[int | None, typer.Option(min=1, help="ONNX opset, exactly; default: 18.")] = None,
     batch: Annotated[str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
     dim: Annotated[
         list[str] | None, typer.Option(help="Range of a dynamic dimension, seq=1,128,512; may be repeated.")
     ] = None,
+    range: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of an input, ids=0,30521 or lengths=1,seq, for synthetic samples; may be repeated."),
+    ] = None,
+    keep: Annotated[list[str] | None, typer.Option(help="An output to keep, of several; may be repeated.")] = None,
     model: ModelOption = None,
     model_args: ModelArgsOption = None,
     input: InputOption = None,
+    ema: EmaOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    allow_partial: PartialOption = None,
+    allow_pickle: PickleOption = False,
     data: Annotated[
-        Path | None, typer.Option(help="Real samples for the gate and int8: .npz with each input by name.")
+        Path | None,
+        typer.Option(help="Real samples for the gate and int8: .npz with each input by name, or a folder of pictures."),
     ] = None,
     max_error: Annotated[float | None, typer.Option(min=0, help="Relative L2 error the gate lets pass.")] = None,
     min_agreement: Annotated[
@@ -178,13 +226,25 @@ def export(
     """Export a checkpoint; every variant is proven against its source before it is published.
 
     Examples: `penstock export --format trt --fp16 ckpt.pth` ·
-    `penstock export --format onnx,torchscript --precision fp32,fp16 ckpt.pth` ·
-    `penstock export --model torchvision:resnet18 --input "image:float32[batch,3,224,224]" resnet18.pth`
+    `penstock export --model torchvision:resnet18 resnet18.pth` ·
+    `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
+    `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
     precisions = options.precisions(precision, fp16, int8)
-    override = _override(model, model_args, input, dim, batch)
-    pipeline = _stage("penstock.export.pipeline", "export")
+    override = _override(
+        model,
+        model_args,
+        input,
+        dim,
+        batch,
+        ranges=range,
+        keep=keep,
+        choice=_choice(ema, key, prefix, allow_partial),
+        allow_pickle=allow_pickle,
+    )
+    road = options.road(script, trace)
     formats = options.commas(format, "--format")
+    pipeline = _stage("penstock.export.pipeline", "export")
     with _working("exporting"):
         pipeline.export(
             pipeline.Request(
@@ -195,13 +255,57 @@ def export(
                 name=name,
                 override=override,
                 fuse=fuse,
-                script=script,
+                road=road,
+                opset=opset,
                 data=data,
                 max_error=max_error,
                 min_agreement=min_agreement,
             ),
             _say,
         )
+
+
+@app.command()
+def verify(
+    artifact: Annotated[Path, typer.Argument(help="An artifact's folder.")],
+    against: Annotated[
+        Path | None, typer.Option(help="The checkpoint to compare with; default: the answers that the artifact stores.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Samples for --against: .npz with each input by name, or a folder of pictures.")
+    ] = None,
+    model: ModelOption = None,
+    device: Annotated[str, typer.Option(help="What runs the artifact: cpu, or cuda:0.")] = "cpu",
+) -> None:
+    """Prove a published artifact again: its digests, and its answers.
+
+    Examples: `penstock verify models/digits-onnx-fp16` ·
+    `penstock verify models/digits-onnx-fp16 --against runs/digits/best.pth --data samples.npz`
+    """
+    if against is None:
+        if data is not None:
+            raise PenstockError("--data needs --against CKPT: the answers to new samples come from the source")
+        from penstock import replay
+
+        replay.verify(artifact, _say, device)
+        return
+    verification = _stage("penstock.export.verification", "export")
+    with _working("verifying"):
+        verification.verify(artifact, against, data, model, _say, device)
+
+
+@app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A checkpoint, an artifact's folder, a model repository, an ONNX file.")],
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Tell what a file is, what it needs, what it promises, and the command to go on with. Nothing in it is run.
+
+    Examples: `penstock inspect ckpt.pth` · `penstock inspect models/digits-onnx-fp16` · `penstock inspect some.onnx`
+    """
+    from penstock import inspection
+
+    inspection.show(inspection.inspect(file), as_json=json)
 
 
 @app.command()
@@ -322,23 +426,35 @@ def _working(what: str) -> Iterator[None]:
 
 
 def _override(
-    model: str | None, model_args: list[str] | None, inputs: list[str] | None, dims: list[str] | None, batch: str | None
+    model: str | None,
+    model_args: list[str] | None,
+    inputs: list[str] | None,
+    dims: list[str] | None = None,
+    batch: str | None = None,
+    *,
+    ranges: list[str] | None = None,
+    keep: list[str] | None = None,
+    choice: Any,
+    allow_pickle: bool,
 ) -> Any:
     """What the options say of a checkpoint that does not say it itself."""
     arguments = _stage("penstock.architecture", "export").parse_arguments(model_args or [])
-    ranges = {}
-    for text in dims or []:
-        name, equals, sizes = text.partition("=")
-        if not equals:
-            raise PenstockError(f"--dim {text!r}: must read NAME=MIN,OPT,MAX, as in seq=1,128,512")
-        ranges[name.strip()] = options.size_range(sizes, f"--dim {name}")
     return _stage("penstock.checkpoint", "export").Override(
         model=model,
         model_args=arguments,
         inputs=tuple(inputs or []),
-        dims=ranges,
+        dims=options.size_ranges(dims or []),
         batch=None if batch is None else options.size_range(batch, "--batch"),
+        ranges=options.value_ranges(ranges or []),
+        keep=tuple(keep or []),
+        choice=choice,
+        allow_pickle=allow_pickle,
     )
+
+
+def _choice(ema: bool | None, key: str | None, prefix: str | None, partial: list[str] | None) -> Any:
+    """Which of a file's tensors are wanted."""
+    return _stage("penstock.state", "export").Choice(ema=ema, key=key, prefix=prefix, partial=tuple(partial or []))
 
 
 def _percent(score: Any) -> str:

@@ -5,6 +5,9 @@ A checkpoint and its receipts record a `DatasetSpec`; the same spec gives the sa
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,8 +17,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocess import BadImage, ImagePreprocess, decode_image
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 Part = Literal["train", "val", "test"]
 
 
@@ -89,12 +93,98 @@ def load(spec: DatasetSpec) -> dict[Part, Samples]:
 
 def rows(samples: Samples, preprocess: ImagePreprocess) -> Rows:
     """Samples as the model takes them."""
-    if samples.images.shape[1:] == (preprocess.height, preprocess.width) and preprocess.mode == "L":
+    as_they_are = preprocess.mode == "L" and preprocess.resize_shorter is None
+    if as_they_are and samples.images.shape[1:] == (preprocess.height, preprocess.width):
         return Rows({preprocess.input: preprocess.normalize(samples.images)}, samples.labels)
     from PIL import Image
 
     arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in samples.images]
     return Rows({preprocess.input: np.concatenate(arrays)}, samples.labels)
+
+
+def read(path: Path, preprocess: ImagePreprocess | None, labels: tuple[str, ...] | None, limit: int = 2048) -> Rows:
+    """The rows behind `--data PATH`: an .npz file, a folder of .npy files, or a folder of pictures.
+
+    Arrays are one for each input, named after it, and class numbers under `labels` if they are known. Pictures are
+    PNG, JPEG, WebP, BMP or GIF files, in the folder or in folders inside it, read in the order of their paths; of more
+    than `limit`, only so many, evenly spread. A picture's class is its folder's name: the label of that name or, where
+    all such names are digits, the class of that number; the classes are not known if the names are neither.
+
+    Args:
+        path: the file or folder.
+        preprocess: how a picture becomes the model's input, if that is recorded.
+        labels: the names of the model's classes, if they are known.
+        limit: the most pictures.
+
+    Raises:
+        PenstockError: there is nothing to read, a file cannot be read, arrays are no rows, or there are pictures and
+            no preprocessing.
+    """
+    if not path.is_dir():
+        return read_npz(path)
+    pictures, arrays = _pictures(path), sorted(path.glob("[!.]*.npy"))
+    if pictures and arrays:
+        raise PenstockError(f"--data {path}: holds pictures and .npy files; give a folder of the one or the other")
+    if pictures:
+        return _from_pictures(path, pictures, preprocess, labels, limit)
+    if arrays:
+        return _checked(path, {file.stem: _read_npy(file) for file in arrays})
+    raise PenstockError(f"--data {path}: holds no .npy files, and no pictures ({', '.join(PICTURES)})")
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures in a folder and the folders in it, but for hidden ones, in the order of their paths."""
+    places = [folder, *(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))]
+    return sorted(
+        file
+        for place in places
+        for file in place.iterdir()
+        if file.suffix.lower() in PICTURES and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def _from_pictures(
+    path: Path, pictures: Sequence[Path], preprocess: ImagePreprocess | None, labels: Sequence[str] | None, limit: int
+) -> Rows:
+    if preprocess is None:
+        raise PenstockError(
+            f"--data {path}: holds pictures, and how this model wants them is not recorded; give the numbers it takes, "
+            "an .npz file with an array for each input, by name"
+        )
+    chosen = [pictures[row * len(pictures) // limit] for row in range(limit)] if len(pictures) > limit else pictures
+    images = np.empty((len(chosen), preprocess.channels, preprocess.height, preprocess.width), np.float32)
+    for row, file in enumerate(chosen):
+        images[row] = _picture(file, preprocess)[0]
+    numbers = _class_numbers(path, pictures, labels)
+    known = None if numbers is None else np.array([numbers[file.parent] for file in chosen], np.int64)
+    return Rows({preprocess.input: images}, known)
+
+
+def _picture(file: Path, preprocess: ImagePreprocess) -> NDArray[np.float32]:
+    try:
+        return preprocess.apply(decode_image(file.read_bytes()))
+    except BadImage as error:
+        raise PenstockError(f"--data {file}: {error}") from None
+    except OSError as error:
+        raise PenstockError(f"--data {file}: cannot be read: {error.strerror}") from None
+
+
+def _class_numbers(path: Path, pictures: Sequence[Path], labels: Sequence[str] | None) -> dict[Path, int] | None:
+    """The class of each folder of pictures, or None if the name of one is no class."""
+    folders = {file.parent for file in pictures}
+    if path in folders:
+        return None
+    if labels is not None and all(labels.count(folder.name) == 1 for folder in folders):
+        return {folder: labels.index(folder.name) for folder in folders}
+    if all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders):
+        numbers = {folder: int(folder.name) for folder in folders}
+        return numbers if labels is None or max(numbers.values()) < len(labels) else None
+    return None
+
+
+def _read_npy(file: Path) -> NDArray[np.generic]:
+    with _reading(file, ".npy file of one plain array"), file.open("rb") as opened:
+        return np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
 
 
 def read_npz(path: Path) -> Rows:
@@ -103,15 +193,26 @@ def read_npz(path: Path) -> Rows:
     Raises:
         PenstockError: the file is missing, not an .npz, holds pickled objects or arrays of different lengths.
     """
+    with _reading(path, ".npz file of plain arrays"), np.load(path, allow_pickle=False) as archive:
+        arrays = {name: np.asarray(archive[name]) for name in archive.files}
+    return _checked(path, arrays)
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn numpy's refusal of a file into one sentence."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: np.asarray(archive[name]) for name in archive.files}
+        yield
     except FileNotFoundError:
         raise PenstockError(f"--data {path}: no such file") from None
     except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
-        raise PenstockError(f"--data {path}: not an .npz file of plain arrays ({error})") from None
+        raise PenstockError(f"--data {path}: not an {kind} ({error})") from None
     except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
-        raise PenstockError(f"--data {path}: damaged .npz file ({error})") from None
+        raise PenstockError(f"--data {path}: damaged {kind.split()[0]} file ({error})") from None
+
+
+def _checked(path: Path, arrays: dict[str, NDArray[np.generic]]) -> Rows:
+    """Arrays as rows: of numbers, and all of one length."""
     unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
     if unread:
         raise PenstockError(f"--data {path}: {unread[0]!r} holds no numbers")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from penstock.errors import PenstockError
-from penstock.signature import Dim, first_message
+from penstock.signature import Dim, Range, first_message
+
+ROADS = ("auto", "trace", "script")
 
 
 def commas(text: str, option: str) -> tuple[str, ...]:
@@ -34,6 +38,55 @@ def size_range(text: str, option: str) -> Dim:
         return Dim(min=low, opt=usual, max=high)
     except ValueError as error:
         raise PenstockError(f"{option} {text!r}: {first_message(error)}") from None
+
+
+def size_ranges(texts: Sequence[str]) -> dict[str, Dim]:
+    """`seq=1,128,512` as the range of the dimension `seq`, for each."""
+    return {name: size_range(sizes, f"--dim {name}") for name, sizes in _pairs(texts, "--dim", "seq=1,128,512")}
+
+
+def value_ranges(texts: Sequence[str]) -> dict[str, Range]:
+    """`ids=0,30521` as the values of the input `ids`, for each; a bound may be the name of a dimension."""
+    found = {}
+    for name, ends in _pairs(texts, "--range", "ids=0,30521"):
+        bounds = [end.strip() for end in ends.split(",")]
+        if len(bounds) != 2:
+            raise PenstockError(f"--range {name}={ends}: must read NAME=LOW,HIGH, as in ids=0,30521")
+        try:
+            found[name] = Range(low=_bound(bounds[0]), high=_bound(bounds[1]))
+        except ValueError as error:
+            raise PenstockError(f"--range {name}={ends}: {first_message(error)}") from None
+    return found
+
+
+def _bound(text: str) -> float | str:
+    return text if text.isidentifier() and text not in ("nan", "inf", "infinity") else float(text)
+
+
+def _pairs(texts: Sequence[str], option: str, example: str) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        if not equals:
+            raise PenstockError(f"{option} {text!r}: must read NAME=…, as in {example}")
+        yield name.strip(), rest
+
+
+def road(script: str | None, trace: bool) -> str:
+    """What --script and --trace ask for together."""
+    if script is not None and script not in ROADS:
+        raise PenstockError(f"--script {script!r}: must be --script, or --script auto")
+    if trace and script is not None:
+        raise PenstockError("--trace and --script: give one or the other")
+    return "trace" if trace else script or "auto"
+
+
+def spelled_out(arguments: Sequence[str]) -> list[str]:
+    """The command line's words with a bare `--script` given its value: the word after it may be a file."""
+    words = list(arguments)
+    for place, word in enumerate(words):
+        if word == "--script" and words[place + 1 : place + 2] not in ([road] for road in ROADS):
+            words[place] = "--script=script"
+    return words
 
 
 def positive(text: str, option: str) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Formats with bounded, well-fuzzed decoders; everything else Pillow could open is refused.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 25_000_000
+Resample = Literal["nearest", "bilinear", "bicubic", "box", "lanczos"]
 
 
 class BadImage(PenstockError):
@@ -28,7 +29,12 @@ class BadImage(PenstockError):
 
 
 class ImagePreprocess(BaseModel):
-    """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel."""
+    """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel.
+
+    Without `resize_shorter` the picture is stretched to height x width. With it, its shorter side is resized to that
+    many pixels, the longer in proportion, and height x width is cut from the centre, filled with black where the
+    picture is smaller: torchvision's `Resize(resize_shorter)` and `CenterCrop((height, width))`, to the pixel.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     kind: Literal["image"] = "image"
@@ -36,8 +42,9 @@ class ImagePreprocess(BaseModel):
     mode: Literal["L", "RGB"]
     height: int = Field(ge=1)
     width: int = Field(ge=1)
-    resample: Literal["nearest", "bilinear", "bicubic", "box"] = "bilinear"
-    scale: float = 1 / 255
+    resize_shorter: int | None = Field(default=None, ge=1)
+    resample: Resample = "bilinear"
+    scale: float = Field(default=1 / 255, gt=0)
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -60,18 +67,46 @@ class ImagePreprocess(BaseModel):
         planes = np.moveaxis(channels_last, -1, 1).astype(np.float32)
         mean = np.asarray(self.mean, np.float32).reshape(1, -1, 1, 1)
         std = np.asarray(self.std, np.float32).reshape(1, -1, 1, 1)
-        return np.ascontiguousarray((planes * np.float32(self.scale) - mean) / std)
+        # Divided, as torchvision does it: multiplied by 1/255, half of the 256 levels end in another last bit.
+        return np.ascontiguousarray((planes / np.float32(1 / self.scale) - mean) / std)
 
     def apply(self, image: Image) -> NDArray[np.float32]:
-        """One decoded image -> float32 `[1, channels, height, width]`."""
+        """One decoded image -> float32 `[1, channels, height, width]`.
+
+        Raises:
+            BadImage: a picture so long and thin that resizing its shorter side would give more than MAX_PIXELS.
+        """
         from PIL import Image as Pillow
 
         if image.mode.startswith("I"):  # 16-bit grey: its high byte; Pillow's own conversion clips at 255
             image = Pillow.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
         image = image.convert(self.mode)
+        size = self._resized(*image.size)
+        if image.size != size:
+            image = image.resize(size, Pillow.Resampling[self.resample.upper()])
         if image.size != (self.width, self.height):
-            image = image.resize((self.width, self.height), Pillow.Resampling[self.resample.upper()])
+            left, top = _centred(size[0], self.width), _centred(size[1], self.height)
+            image = image.crop((left, top, left + self.width, top + self.height))
         return self.normalize(np.asarray(image, dtype=np.uint8)[None])
+
+    def _resized(self, width: int, height: int) -> tuple[int, int]:
+        """The size before cropping, of a picture of `width` x `height`."""
+        if self.resize_shorter is None:
+            return self.width, self.height
+        shorter = self.resize_shorter
+        # Multiplied before divided, and cut off, as torchvision does: another order is a pixel off for some sizes.
+        longer = int(shorter * max(width, height) / min(width, height))
+        if shorter * longer > MAX_PIXELS:
+            raise BadImage(
+                f"the image of {width}x{height} pixels would have {shorter * longer} with its shorter side resized to "
+                f"{shorter}; the limit is {MAX_PIXELS} pixels"
+            )
+        return (shorter, longer) if width <= height else (longer, shorter)
+
+
+def _centred(size: int, crop: int) -> int:
+    """Where a crop begins; below zero where it is larger than the picture, which Pillow fills with black."""
+    return round((size - crop) / 2) if size >= crop else -((crop - size) // 2)
 
 
 def decode_image(data: bytes, max_pixels: int = MAX_PIXELS) -> Image:

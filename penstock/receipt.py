@@ -12,7 +12,7 @@ from penstock.parity import Distance, Limits
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class FileDigest(BaseModel):
@@ -25,21 +25,35 @@ class FileDigest(BaseModel):
 class Source(BaseModel):
     """Where the weights came from, and how surely they all arrived.
 
-    `options`: what `penstock export` was told beside format and precision.
+    `kind` is that of the file, `code` the sha256 of the user's own file that defines the architecture. `loaded` of
+    `expected` tensors came from `wrapper` in the file (chosen for the reason `why`), without `prefix`; `initial` are
+    those that the user allowed to stay at their initial values. `options`: what `penstock export` was told beside
+    format and precision.
     """
 
     checkpoint: str
     sha256: str
+    kind: str = "weights"
     architecture: str
     arguments: dict[str, Any] = {}
+    code: str | None = None
     options: tuple[str, ...] = ()
     loaded: int
     expected: int
+    wrapper: str = ""
+    why: str = ""
     prefix: str = ""
+    initial: tuple[str, ...] = ()
+    tied: int = 0
+    outside: int = 0
 
 
 class Verification(BaseModel):
-    """What the gate saw. `engine_run` is False where only the graph of an engine was run, by `runtime`."""
+    """What the gate saw. `engine_run` is False where only the graph of an engine was run, by `runtime`.
+
+    `limits` are those of each output; `noise` is the source's own error, which they come from, measured `noise_by`
+    running it in float64 or with perturbed weights.
+    """
 
     runtime: str
     engine_run: bool
@@ -47,7 +61,9 @@ class Verification(BaseModel):
     real: bool
     batches: tuple[int, ...]
     distances: tuple[Distance, ...]
-    limits: Limits
+    limits: dict[str, Limits]
+    noise: dict[str, float] = {}
+    noise_by: str = ""
     passed: bool
 
 

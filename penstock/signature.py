@@ -50,6 +50,29 @@ class Dim(BaseModel):
         return self
 
 
+# How many rows a model runs at once where nobody says otherwise.
+BATCH = Dim(min=1, opt=8, max=64)
+
+
+class Range(BaseModel):
+    """The lowest and the highest value of an input; the name of a dimension stands for its size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    low: float | str
+    high: float | str
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Range:
+        if not isinstance(self.low, str) and not isinstance(self.high, str) and self.low > self.high:
+            raise ValueError(f"a range of values must have low <= high, not {self.low:g},{self.high:g}")
+        return self
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[float, float]:
+        """The two bounds as numbers, for these sizes of the dimensions."""
+        low, high = (sizes[end] if isinstance(end, str) else end for end in (self.low, self.high))
+        return float(low), float(high)
+
+
 class Tensor(BaseModel):
     """One input or output; `shape` holds sizes, or names of dynamic dimensions."""
 
@@ -108,12 +131,16 @@ class Tensor(BaseModel):
 
 
 class Signature(BaseModel):
-    """The contract that every variant of a model keeps: names, order, dtypes and dynamic dimensions."""
+    """The contract that every variant of a model keeps: names, order, dtypes and dynamic dimensions.
+
+    `ranges`: the values that an input may have, where they are known, as the indices of a table are.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     dims: dict[str, Dim] = {}
+    ranges: dict[str, Range] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Signature:
@@ -125,6 +152,13 @@ class Signature(BaseModel):
             for size in tensor.shape:
                 if isinstance(size, str) and size not in self.dims:
                     raise ValueError(f"dimension {size!r} of input {tensor.name!r} has no range in dims")
+        names = [tensor.name for tensor in self.inputs]
+        for name, values in self.ranges.items():
+            if name not in names:
+                raise ValueError(f"the range of {name!r} is of no input; those are {', '.join(names)}")
+            for end in (values.low, values.high):
+                if isinstance(end, str) and end not in self.dims:
+                    raise ValueError(f"the range of {name!r} names {end!r}, which is no dynamic dimension")
         return self
 
     @property

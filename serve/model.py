@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, evaluation, parity, runtimes, trial
+from penstock import artifact, runtimes, trial
 from penstock.arrays import join, take
-from penstock.artifact import MODEL_NAME, Artifact
-from penstock.datasets import Rows
+from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.receipt import Receipt
+from penstock.replay import replay
 from penstock.runtimes import Runner
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
@@ -162,30 +162,6 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return RunnerBatches(runner)
 
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
-
-
-def replay(found: Artifact, runner: Runner) -> None:
-    """See that a loaded runner still gives the source model's outputs for the stored inputs.
-
-    Raises:
-        PenstockError: it does not.
-    """
-    receipt = found.receipt
-    inputs, outputs = found.golden()
-    signature, limits = receipt.signature, receipt.verification.limits
-    answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, signature.min_batch)
-    try:
-        distances = parity.compare(outputs, answer)
-    except ValueError as error:
-        raise PenstockError(f"{receipt.name}: its answer to its own golden inputs is wrong: {error}") from None
-    for distance in distances:
-        # Agreement over eight rows says little; the gate held it over all samples.
-        failure = distance.without_agreement().failure(limits)
-        if failure is not None:
-            raise PenstockError(
-                f"{receipt.name}: output {distance.output!r} for its own golden inputs is wrong on this machine: "
-                f"{failure}"
-            )
 
 
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:

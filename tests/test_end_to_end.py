@@ -181,6 +181,30 @@ def test_tritonclient_recognises_held_out_scans(road: Road) -> None:
     assert np.mean(logits.argmax(1) == labels) >= 0.95
 
 
+@pytest.mark.parametrize("against", [[], ["--against", "best.pth"]], ids=["golden", "checkpoint"])
+def test_verify_proves_the_artifact_again(
+    against: list[str], road: Road, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = in_this_process(road.folder, ["verify", "models/digits-onnx-fp16", *against], monkeypatch, capsys)
+    assert (ran.code, ran.err) == (0, "")
+    assert "digests as in the receipt" in ran.out
+    assert re.search(r"logits: relative L2 error \d\.\d+e-0[345] \(limit 1\.00e-02\)", ran.out)
+    assert ran.out.endswith("verified: digits-onnx-fp16 version 1 answers as its source does\n")
+    assert ("compared with best.pth on 320 real samples, at batches 1, 2, 7, 8, 32, 64" in ran.out) == bool(against)
+
+
+def test_a_bare_script_option_takes_no_file_for_its_value(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = desk(tmp_path, trained)
+    arguments = ["export", "--format", "torchscript", "--script", "best.pth"]
+    ran = in_this_process(folder, arguments, monkeypatch, capsys)
+    assert (ran.code, ran.err) == (0, "")
+    receipt = json.loads((folder / "models/digits-torchscript-fp32/1/penstock.json").read_text())
+    assert receipt["build"]["road"] == "script"
+    assert receipt["source"]["options"] == ["--script=script"]
+
+
 def test_health_exits_with_0_for_a_ready_server(road: Road) -> None:
     ran = penstock(road.folder, "health", road.url)
     assert (ran.code, ran.err) == (0, "")
@@ -237,7 +261,7 @@ EXPORTS: dict[str, Case] = {
     "a truncated file": (["truncated.pth"], ["truncated.pth", "truncated, damaged, or not a PyTorch checkpoint"]),
     "a text file": (["notes.txt"], ["notes.txt", "not a PyTorch checkpoint"]),
     "pickled code": (["evil.pth"], ["evil.pth", "needs pickled code", "mkdir"]),
-    "an unknown format": (["--format", "gguf", "best.pth"], ["--format 'gguf'", "onnx, torchscript, trt"]),
+    "an unknown format": (["--format", "gguf", "best.pth"], ["--format 'gguf'", "onnx, pt2, torchscript, trt"]),
     "an unknown precision": (["--precision", "fp12", "best.pth"], ["--precision 'fp12'", "fp32, fp16, int8"]),
     "two precisions for one variant": (["--fp16", "--int8", "best.pth"], ["--fp16 and --int8"]),
     "a batch that is no number": (["--batch", "eight", "best.pth"], ["--batch 'eight'", "whole number"]),
@@ -291,7 +315,15 @@ MORE_EXPORTS: dict[str, Case] = {
         ["--precision int8 needs real samples", "--data FILE.npz"],
     ),
     "a range of no dimension": (["--dim", "seq=1,8,64", "best.pth"], ["--dim seq", "those are batch"]),
-    "a range without sizes": (["--dim", "batch", "best.pth"], ["--dim 'batch'", "NAME=MIN,OPT,MAX"]),
+    "a range without sizes": (["--dim", "batch", "best.pth"], ["--dim 'batch'", "must read NAME=…, as in seq=1,128,512"]),
+    "a misspelt dimension": (["--dim", "btach=1,8,64", "best.pth"], ["--dim btach", "those are batch"]),
+    "values of no input": (["--range", "ids=0,9", "best.pth"], ["--range ids", "those are image"]),
+    "values out of order": (["--range", "image=9,0", "best.pth"], ["--range image=9,0", "low <= high"]),
+    "values without a bound": (["--range", "image=9", "best.pth"], ["--range image=9", "NAME=LOW,HIGH"]),
+    "an output there is not": (["--keep", "logit", "best.pth"], ["--keep 'logit'", "outputs are output"]),
+    "both roads to TorchScript": (["--trace", "--script", "best.pth"], ["--trace and --script", "one or the other"]),
+    "a road there is not": (["--script=later", "best.pth"], ["--script 'later'", "--script auto"]),
+    "an opset for no ONNX": (["--format", "pt2", "--opset", "18", "best.pth"], ["--opset 18", "onnx and trt take it"]),
     "an exported model": (["models/x.onnx"], ["models/x.onnx: no such file"]),
     "a path of too many characters": (["x" * 300], ["File name too long"]),
     "inputs that the checkpoint names itself": (
@@ -361,6 +393,21 @@ def test_another_export_that_cannot_be_is_one_line(
 ) -> None:
     arguments, parts = MORE_EXPORTS[what]
     refused(in_this_process(bad_desk, ["export", *arguments], monkeypatch, capsys), *parts)
+
+
+VERIFIES: dict[str, Case] = {
+    "no artifact": (["models/nothing"], ["models/nothing: no such folder"]),
+    "a checkpoint": (["best.pth"], ["best.pth"]),
+    "samples without a checkpoint": (["models/x", "--data", "rows.npz"], ["--data needs --against CKPT"]),
+}
+
+
+@pytest.mark.parametrize("what", VERIFIES)
+def test_what_cannot_be_verified_is_one_line(
+    what: str, bad_desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, parts = VERIFIES[what]
+    refused(in_this_process(bad_desk, ["verify", *arguments], monkeypatch, capsys), *parts)
 
 
 @pytest.mark.parametrize("path", ["models/nothing", "notes.txt", "truncated.pth"])

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from penstock import architecture, checkpoint, datasets, evaluation, probe
-from penstock.checkpoint import Card
+from penstock.card import Card
 from penstock.datasets import Part, Rows
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
@@ -191,7 +191,7 @@ def describe(recipe: Recipe) -> Card:
     """The card of the checkpoints that a recipe trains."""
     image = recipe.preprocess
     inputs = (TensorSpec(name=image.input, shape=("batch", image.channels, image.height, image.width)),)
-    signature = probe.complete(
+    signature, _ = probe.complete(
         architecture.build(recipe.model), Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
     )
     logits = signature.outputs[0].model_copy(update={"name": "logits"})

@@ -23,7 +23,8 @@ from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from penstock import checkpoint
-from penstock.export import capture, fusion
+from penstock.export import fusion
+from penstock.export.formats import Source
 
 ROUNDS, BATCHES = 300, (1, 8, 32)
 
@@ -44,10 +45,10 @@ def main() -> None:
     loaded = checkpoint.load(Path(sys.argv[1]))
     assert loaded.calibration is not None
     inputs = loaded.calibration.inputs
-    module, _, _ = fusion.fuse(loaded.module)
+    source = Source(fusion.fuse(loaded.module).module, loaded.call, loaded.card.signature)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        onnx.save(capture.onnx_graph(module, loaded.card.signature), str(work / "captured.onnx"))
+        onnx.save(source.graph, str(work / "captured.onnx"))
         quant_pre_process(
             str(work / "captured.onnx"), str(work / "float32.onnx"), skip_optimization=True, skip_symbolic_shape=True
         )

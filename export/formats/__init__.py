@@ -13,7 +13,7 @@ import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
@@ -23,29 +23,81 @@ from penstock.signature import Signature
 if TYPE_CHECKING:
     from torch import nn
 
+    from penstock.adapter import Call
+
+
+Road = Literal["auto", "trace", "script"]
+
 
 @dataclass(frozen=True)
 class Options:
-    """What one variant is to be: its precision, and whether TorchScript is traced or scripted."""
+    """What one variant is to be: its precision, how TorchScript is made, and the ONNX opset."""
 
     precision: str
-    script: bool = False
+    road: Road = "auto"
+    opset: int | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """The module to export (in eval mode, float32, on the CPU), its contract, and data to calibrate on."""
+    """What is exported: a module in eval mode, float32, on the CPU, how it is called, and data to calibrate on.
 
-    module: nn.Module
+    `kind` is that of its file: a `torchscript` program cannot be captured by torch.export.
+    """
+
+    inner: nn.Module
+    call: Call
     signature: Signature
-    calibration: Rows | None
+    calibration: Rows | None = None
+    kind: str = "weights"
 
     @cached_property
-    def graph(self) -> Any:
-        """The module as a float32 ONNX model, captured once for all the formats that want it."""
+    def module(self) -> nn.Module:
+        """The module as the signature calls it: tensors by position in, a tensor or a tuple of them out."""
+        return self.call.on(self.inner)
+
+    @property
+    def program(self) -> Any:
+        """The module as a program of torch.export's, captured once for all the formats that want it.
+
+        Raises:
+            PenstockError: it cannot be captured.
+        """
+        if isinstance(self._captured, PenstockError):
+            raise self._captured
+        return self._captured
+
+    @cached_property
+    def _captured(self) -> Any:
         from penstock.export import capture
 
-        return capture.onnx_graph(self.module, self.signature)
+        if self.kind == "torchscript":
+            return PenstockError(
+                "torch.export does not take TorchScript programs; --format torchscript and onnx do, and a checkpoint "
+                "with its --model goes everywhere"
+            )
+        try:
+            return capture.program(self.module, self.signature)
+        except PenstockError as error:
+            return error
+
+    @property
+    def graph(self) -> Any:
+        """The module as a float32 ONNX model, captured once for all the formats that want it."""
+        return self._written[0]
+
+    @property
+    def graph_note(self) -> str | None:
+        """Why that model was not slimmed, if so."""
+        return self._written[1]
+
+    @cached_property
+    def _written(self) -> tuple[Any, str | None]:
+        from penstock.export import capture
+
+        if self.kind == "torchscript":
+            return capture.onnx_of_script(self.module, self.signature)
+        return capture.onnx_graph(self.program, self.module, self.signature)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import require
+from penstock.export import graph as graphs
+from penstock.export import protos
 from penstock.export.formats import Built, Options, Source
+from penstock.export.opsets import at_opset
 from penstock.export.precision import fp16, int8
+from penstock.export.sharing import share_weights
 from penstock.receipt import Calibration
 
 PRECISIONS = ("fp32", "fp16", "int8")
@@ -15,22 +19,30 @@ MODEL_FILE = "model.onnx"
 
 
 def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
-    """Write model.onnx."""
+    """Write model.onnx, and beside it model.onnx.data where it would be over 2 GiB.
+
+    Raises:
+        PenstockError: the model cannot be captured, or the opset that was asked for cannot be had.
+    """
     onnx = require("onnx", "export", "writing ONNX")
     graph, calibration = _lowered(source, options, work)
-    onnx.save(graph, str(folder / MODEL_FILE))
+    if options.opset is not None:
+        graph = at_opset(graph, options.opset)
+    share_weights(graph)
+    needs = graphs.ir_version(graph)
+    graphs.save(graph, folder, MODEL_FILE)
     return Built(
         runtime="onnxruntime",
         model_file=MODEL_FILE,
-        hardware="any CPU or GPU that onnxruntime runs on",
-        build={"tool": f"onnx {onnx.__version__}", "opset": opset(graph)},
+        hardware=f"any CPU or GPU that {needs or 'onnxruntime 1.20 or later'} runs on",
+        build={
+            "tool": f"onnx {onnx.__version__}",
+            "opset": graphs.opset(graph),
+            "ir_version": graph.ir_version,
+            **({"not_slimmed": source.graph_note} if source.graph_note else {}),
+        },
         calibration=calibration,
     )
-
-
-def opset(graph: Any) -> int:
-    """The version of the default operator set that a graph asks for."""
-    return int(next(item.version for item in graph.opset_import if item.domain == ""))
 
 
 def _lowered(source: Source, options: Options, work: Path) -> tuple[Any, Calibration | None]:
@@ -38,4 +50,4 @@ def _lowered(source: Source, options: Options, work: Path) -> tuple[Any, Calibra
         return fp16.lower(source.graph, source.calibration, work), None
     if options.precision == "int8":
         return int8.for_onnxruntime(source.graph, source.calibration, work)
-    return source.graph, None
+    return protos.copied(source.graph), None  # which other variants still want as it is

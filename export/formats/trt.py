@@ -6,10 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import PenstockError, require
+from penstock.errors import PenstockError
+from penstock.export import graph as graphs
+from penstock.export import protos
 from penstock.export.formats import Built, Options, Source
-from penstock.export.formats.onnx import opset
+from penstock.export.opsets import at_opset
 from penstock.export.precision import fp16, int8
+from penstock.export.sharing import share_weights
 from penstock.runtimes import tensorrt as runtime
 from penstock.signature import Signature
 
@@ -24,15 +27,18 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         PenstockError: no TensorRT is installed, or it refuses the graph.
     """
     flavor, trt = runtime.flavor()
-    onnx = require("onnx", "export", "writing ONNX")
-    graph, calibration = source.graph, None
+    graph, calibration = protos.copied(source.graph), None
     if options.precision == "fp16":
         graph = fp16.lower(graph, source.calibration, work)
     elif options.precision == "int8":
         graph, calibration = int8.for_tensorrt(graph, source.calibration, work)
     if not strongly_typed(trt):
         graph = for_old_parser(graph)
-    onnx.save(graph, str(folder / GRAPH_FILE))
+    elif options.opset is not None:
+        graph = at_opset(graph, options.opset)
+    share_weights(graph)
+    graphs.ir_version(graph)
+    graphs.save(graph, folder, GRAPH_FILE)
     started = time.perf_counter()
     plan = build_engine(trt, graph.SerializeToString(), source.signature, options.precision)
     (folder / MODEL_FILE).write_bytes(plan)
@@ -40,7 +46,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         "tool": f"{flavor} {trt.__version__}",
         "flavor": flavor,
         "version": trt.__version__,
-        "opset": opset(graph),
+        "opset": graphs.opset(graph),
         "seconds": round(time.perf_counter() - started, 3),
         **_target(flavor),
     }
@@ -64,14 +70,7 @@ def for_old_parser(graph: Any) -> Any:
 
     A later ReduceMean has its axes in an input, which that parser passes over: it would reduce every axis.
     """
-    onnx = require("onnx", "export", "writing ONNX")
-    converter = require("onnx.version_converter", "export", "writing ONNX for TensorRT 8")
-    graph = onnx.ModelProto.FromString(graph.SerializeToString())
-    for node in graph.graph.node:
-        kept = [item for item in node.attribute if item.name != "noop_with_empty_axes" or item.i]
-        del node.attribute[:]
-        node.attribute.extend(kept)
-    return converter.convert_version(graph, 17)
+    return at_opset(graph, 17)
 
 
 def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Runs TorchScript files, and modules in memory, through PyTorch."""
+"""Runs TorchScript files, torch.export's programs and modules in memory, through PyTorch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.export.passes import move_to_device_pass
 
+from penstock import programs
 from penstock.errors import PenstockError
 from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput
 from penstock.signature import Arrays, Signature
@@ -61,23 +63,22 @@ class TorchRunner(BaseRunner):
 
 
 def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
-    """A module's answer (tensor, tuple or dict of tensors) as named arrays: dicts by key, others by position."""
-    if isinstance(answer, dict):
-        answer = {str(name): value for name, value in answer.items()}
-        if set(answer) != set(names):
-            raise PenstockError(f"the model answers {sorted(map(str, answer))}; its signature says {sorted(names)}")
-        tensors = [answer[name] for name in names]
-    else:
-        tensors = list(answer) if isinstance(answer, tuple | list) else [answer]
+    """A tensor, or a tuple of them in the order of `names`, as named arrays."""
+    tensors = list(answer) if isinstance(answer, tuple | list) else [answer]
     if len(tensors) != len(names):
         raise PenstockError(f"the model answers {len(tensors)} tensors; its signature names {len(names)}: {names}")
     return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
 
 
 def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
-    """Load a TorchScript file."""
+    """Load a TorchScript file, or a program of torch.export's."""
     if device.startswith("cuda"):
-        torch.backends.cudnn.allow_tf32 = False  # fp32 means fp32, here as in the other runtimes
+        _forbid_tf32()
+    if path.suffix == ".pt2":
+        program = programs.open_exported(path)
+        if device != "cpu":
+            program = move_to_device_pass(program, device)
+        return TorchRunner(program.module(), signature, device, threads)
     try:
         with warnings.catch_warnings():
             # torch.jit is deprecated; whoever exports TorchScript is told so, once, by the command line.
@@ -87,4 +88,32 @@ def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int 
             ).eval()
     except (RuntimeError, ValueError) as error:
         raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
+    if device.startswith("cuda"):
+        _send_constants(module, device)
     return TorchRunner(module, signature, device, threads)
+
+
+def _forbid_tf32() -> None:
+    """fp32 means fp32, here as in the other runtimes; newer PyTorch has a setting of its own for convolutions."""
+    if hasattr(torch.backends.cudnn, "conv"):
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+    else:
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def _send_constants(module: Any, device: str) -> None:
+    """Have a trace make its own tensors on `device`: it holds the device that it was traced on as a constant."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = torch.jit.trace(lambda: torch.ones([]).to(torch.device(device)), ())  # type: ignore[no-untyped-call]
+    wanted = next(
+        n for n in example.graph.findAllNodes("prim::Constant") if f'Device = prim::Constant[value="{device}' in repr(n)
+    )
+    for part in module.modules():
+        if not part._c._has_method("forward"):
+            continue
+        for node in part.graph.findAllNodes("prim::Constant"):
+            if 'Device = prim::Constant[value="cpu"]' in repr(node):
+                node.copyAttributes(wanted)

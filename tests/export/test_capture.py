@@ -25,6 +25,13 @@ BATCH = Dim(opt=8, max=64)
 DENSE = signature(("x:float32[batch,3]",), ("y:float32[batch,2]",), batch=BATCH)
 
 
+def captured(module: nn.Module, wanted: Signature) -> Any:
+    """The module as an ONNX model, by way of torch.export's program."""
+    model, note = capture.onnx_graph(capture.program(module, wanted), module, wanted)
+    assert note is None
+    return model
+
+
 class Pair(nn.Module):
     """Two inputs, two outputs, two dynamic dimensions."""
 
@@ -39,7 +46,7 @@ def test_names_order_and_dynamic_dimensions_are_the_signatures() -> None:
         batch=BATCH,
         length=Dim(opt=16, max=128),
     )
-    graph = capture.onnx_graph(Pair(), wanted).graph
+    graph = captured(Pair(), wanted).graph
     shown = [
         [
             (
@@ -66,7 +73,7 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def graph(module: nn.Module) -> Any:
-    return capture.onnx_graph(module, DENSE)
+    return captured(module, DENSE)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 64])
@@ -83,7 +90,7 @@ def test_the_graph_computes_what_the_module_does_by_onnxs_own_evaluator(
 # A single size, as of one row or of eight, is exported whole by test_pipeline.
 @pytest.mark.parametrize("batch", [Dim(opt=1, max=2), Dim(min=4, opt=8, max=16)])
 def test_any_range_of_batches_can_be_captured(batch: Dim) -> None:
-    graph = capture.onnx_graph(nn.Linear(3, 2).eval(), DENSE.with_batch(batch))
+    graph = captured(nn.Linear(3, 2).eval(), DENSE.with_batch(batch))
     assert [value.name for value in graph.graph.output] == ["y"]
 
 
@@ -104,7 +111,7 @@ class Branching(nn.Module):
 
 def test_a_module_that_cannot_be_captured_is_told_why_and_what_else_may_take_it() -> None:
     with pytest.raises(PenstockError) as caught:
-        capture.onnx_graph(Branching(), DENSE)
+        captured(Branching(), DENSE)
     assert "torch.export cannot capture the model" in str(caught.value)
     assert "--format torchscript" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -118,14 +125,95 @@ class Fixing(nn.Module):
 
 
 def test_a_dynamic_dimension_that_the_module_fixes_is_refused() -> None:
-    with pytest.raises(PenstockError):
-        capture.onnx_graph(Fixing(), DENSE)
+    with pytest.raises(PenstockError, match="a size that the model fixes.*batch.*--batch or --dim"):
+        captured(Fixing(), DENSE)
+
+
+class Any1(nn.Module):
+    def forward(self, *xs: T) -> T:
+        return xs[0] * 2 + xs[-1]
+
+
+class Rest(nn.Module):
+    def forward(self, x: T, *rest: T) -> T:
+        return x * 2 + sum(rest)
+
+
+@pytest.mark.parametrize("module", [Any1(), Rest()], ids=["all of them", "the rest"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_forward_of_any_number_of_inputs_keeps_their_dimensions(module: nn.Module, count: int) -> None:
+    names = "abc"[:count]
+    wanted = signature(
+        tuple(f"{name}:float32[batch,seq]" for name in names),
+        ("y:float32[batch,seq]",),
+        batch=BATCH,
+        seq=Dim(opt=5, max=16),
+    )
+    graph = captured(module, wanted)
+    feeds = {name: np.full((3, 4), place + 1, np.float32) for place, name in enumerate(names)}
+    (found,) = ReferenceEvaluator(graph).run(None, feeds)
+    expected = module(*map(torch.from_numpy, feeds.values()))
+    assert np.array_equal(found, expected.numpy())
+
+
+class Scaled(nn.Module):
+    """Reads a number out of its input."""
+
+    def forward(self, x: T) -> T:
+        return x[:, :2] * torch.tensor(float(x.max()))
+
+
+class Selected(nn.Module):
+    """Makes a size of the values in its input."""
+
+    def forward(self, x: T) -> T:
+        return x[:, :2] * torch.nonzero(x > 0).shape[0]
+
+
+class Counted(nn.Module):
+    """Depends on sizes alone."""
+
+    def forward(self, x: T) -> T:
+        return x[:, :2] * x.shape[0] if x.shape[1] == 3 else x
+
+
+@pytest.mark.parametrize(("module", "reads"), [(Scaled(), True), (Selected(), True), (Counted(), False)])
+def test_a_program_that_makes_numbers_of_values_is_told_from_one_that_reads_sizes(
+    module: nn.Module, reads: bool
+) -> None:
+    assert capture.reads_values(capture.program(module, DENSE)) is reads
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_torchscript_program_becomes_a_graph_with_the_same_names_and_dimensions() -> None:
+    torch.manual_seed(0)
+    module = torch.jit.script(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval())
+    graph, note = capture.onnx_of_script(module, DENSE)
+    assert note is None
+    assert [(item.domain, item.version) for item in graph.opset_import] == [("", capture.OPSET)]
+    for rows in (1, 5):
+        x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+        (found,) = ReferenceEvaluator(graph).run(None, {"x": x})
+        assert np.allclose(found, module(torch.from_numpy(x)).detach().numpy(), rtol=0, atol=1e-6)
+    (value,) = graph.graph.output
+    assert [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] == ["batch", 2]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_torchscript_program_that_fixes_its_batch_is_refused() -> None:
+    class Eight(nn.Module):
+        def forward(self, x: T) -> T:
+            return x[:, :2] + torch.zeros(8, 2)
+
+    module = torch.jit.trace(Eight(), torch.zeros(8, 3))
+    with pytest.raises(PenstockError, match="dynamic dimension was fixed on the way|cannot be written as ONNX"):
+        capture.onnx_of_script(module, DENSE)
 
 
 def test_a_signature_that_is_not_the_modules_is_refused() -> None:
     wrong = signature(("x:float32[batch,3]",), ("y:float32[batch,7]",), batch=BATCH)
     with pytest.raises(PenstockError, match=r"y\['batch', 2\].*y:float32\[batch,7\]"):
-        capture.onnx_graph(nn.Linear(3, 2).eval(), wrong)
+        captured(nn.Linear(3, 2).eval(), wrong)
 
 
 def test_examples_fit_the_signature_and_have_no_size_of_one_that_is_dynamic() -> None:

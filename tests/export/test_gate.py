@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 from torch import nn
 
 from penstock.datasets import Rows
-from penstock.errors import GateError
+from penstock.errors import GateError, PenstockError
 from penstock.export import gate
+from penstock.export.noise import Noise
+from penstock.export.reference import Reference
 from penstock.parity import Limits
 from penstock.runtimes import BaseRunner
 from penstock.runtimes.torch import TorchRunner
@@ -24,7 +27,7 @@ SIGNATURE = Signature(
     outputs=(Tensor(name="logits", shape=("batch", 4)),),
     dims={"batch": Dim(opt=4, max=16)},
 )
-FP32 = gate.LIMITS["fp32"]
+FP32 = Limits(max_error=1e-4, min_agreement=0.995)
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -55,7 +58,7 @@ class Changed(BaseRunner):
 def verify(runner: Any, limits: Limits = FP32, batch: Dim = BATCH) -> Any:
     whole = len(ROWS) - len(ROWS) % batch.max
     reference = {name: array[:whole] for name, array in REFERENCE.items()}
-    return gate.verify(runner, ROWS.take(whole), reference, limits, batch)
+    return gate.verify(runner, ROWS.take(whole), reference, {"logits": limits}, batch)
 
 
 def stopped(runner: Any, limits: Limits = FP32) -> str:
@@ -65,8 +68,7 @@ def stopped(runner: Any, limits: Limits = FP32) -> str:
 
 
 def test_the_source_itself_passes_with_its_figures() -> None:
-    sizes, (found,) = verify(Changed())
-    assert sizes == (1, 2, 4, 7, 8, 16)
+    (found,) = verify(Changed())
     assert found.output == "logits"
     assert found.rel_l2 < 1e-6
     assert found.agreement == 1.0
@@ -85,8 +87,9 @@ def test_the_source_itself_passes_with_its_figures() -> None:
     ],
 )
 def test_batches_of_one_two_an_odd_number_half_and_the_most_are_run(most: int, sizes: tuple[int, ...]) -> None:
-    runner = Changed()
-    assert verify(runner, batch=Dim(opt=1, max=most))[0] == sizes
+    runner, batch = Changed(), Dim(opt=1, max=most)
+    assert gate.sizes(batch) == sizes
+    verify(runner, batch=batch)
     assert set(sizes) == set(runner.batches)
 
 
@@ -95,14 +98,15 @@ def test_batches_of_one_two_an_odd_number_half_and_the_most_are_run(most: int, s
     [(8, 8, (8,)), (8, 9, (8, 9)), (4, 16, (4, 5, 7, 10, 16)), (7, 16, (7, 8, 11, 16)), (2, 3, (2, 3))],
 )
 def test_no_batch_is_run_that_the_range_excludes(least: int, most: int, sizes: tuple[int, ...]) -> None:
-    runner = Changed()
-    assert verify(runner, batch=Dim(min=least, opt=least, max=most))[0] == sizes
+    runner, batch = Changed(), Dim(min=least, opt=least, max=most)
+    assert gate.sizes(batch) == sizes
+    verify(runner, batch=batch)
     assert set(runner.batches) == set(sizes)
 
 
 def test_the_usual_batch_is_among_those_that_are_run() -> None:
     runner = Changed()
-    assert verify(runner, batch=Dim(opt=13, max=16))[0] == (1, 2, 7, 8, 13, 16)
+    verify(runner, batch=Dim(opt=13, max=16))
     assert set(runner.batches) == {1, 2, 7, 8, 13, 16}
 
 
@@ -110,7 +114,7 @@ def test_the_usual_batch_is_among_those_that_are_run() -> None:
 @pytest.mark.parametrize("more", [3, 4, 5, 6])
 def test_an_odd_batch_larger_than_one_is_always_among_them(least: int, more: int) -> None:
     batch = Dim(min=least, opt=least, max=least + more)
-    sizes, _ = verify(Changed(), batch=batch)
+    sizes = gate.sizes(batch)
     assert {batch.min, batch.min + 1, batch.max} <= set(sizes)
     assert any(size % 2 and size > 1 for size in sizes)
     assert all(batch.min <= size <= batch.max for size in sizes)
@@ -143,7 +147,7 @@ def test_weights_perturbed_within_the_limit_pass_with_the_figure_recorded() -> N
     module = copy.deepcopy(source())
     with torch.no_grad():
         module[2].bias += 1e-3  # type: ignore[index]
-    _, (found,) = verify(TorchRunner(module, SIGNATURE), Limits(max_error=0.01, min_agreement=0.9))
+    (found,) = verify(TorchRunner(module, SIGNATURE), Limits(max_error=0.01, min_agreement=0.9))
     assert 1e-4 < found.rel_l2 < 0.01
 
 
@@ -154,52 +158,6 @@ def at(row: int, value: float) -> Change:
         return {"logits": logits}
 
     return change
-
-
-class Centred(BaseRunner):
-    """Answers that depend on the other rows of their batch; remembers its batches."""
-
-    def __init__(self, shift: float = 0.0) -> None:
-        super().__init__(SIGNATURE)
-        self.shift = shift
-        self.batches: list[int] = []
-
-    def run(self, feeds: Arrays) -> dict[str, Any]:
-        x = np.asarray(feeds["x"])[:, :4]
-        self.batches.append(len(x))
-        return {"logits": x.astype(np.float64) - x.mean(0) / 2 + self.shift * (len(x) == 7)}
-
-
-def centred(runner: BaseRunner, source: BaseRunner | None) -> Any:
-    rows = ROWS.take(48)
-    parts = [Centred().run({"x": rows.inputs["x"][i : i + 16]})["logits"] for i in range(0, 48, 16)]
-    return gate.verify(runner, rows, {"logits": np.concatenate(parts)}, FP32, BATCH, source)
-
-
-def test_a_source_whose_answers_depend_on_the_batch_is_run_at_each_size() -> None:
-    source = Centred()
-    assert centred(Centred(), source)[0] == (1, 2, 4, 7, 8, 16)
-    assert set(source.batches) == {1, 2, 4, 7, 8}
-    with pytest.raises(GateError, match="at batch 1: relative L2 error"):
-        centred(Centred(), None)
-
-
-def test_a_fault_at_one_size_is_seen_against_a_source_that_is_run_there() -> None:
-    with pytest.raises(GateError, match="at batch 7: relative L2 error"):
-        centred(Centred(shift=1.0), Centred())
-
-
-def test_a_source_that_fails_at_a_smaller_batch_is_told_with_the_batch() -> None:
-    class Failing(Centred):
-        def run(self, feeds: Arrays) -> dict[str, Any]:
-            if len(feeds["x"]) == 7:
-                raise RuntimeError("a frame\nno odd batches")
-            return super().run(feeds)
-
-    with pytest.raises(GateError) as caught:
-        centred(Centred(), Failing())
-    said = "the source model itself fails at batch 7: no odd batches; narrow the range with --batch or --dim"
-    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -286,22 +244,78 @@ def near_ties(rows: int, flipped: int) -> tuple[BaseRunner, Rows, dict[str, Any]
 def test_agreement_is_judged_over_all_rows_not_batch_by_batch() -> None:
     limits = Limits(max_error=1e-3, min_agreement=0.99)
     runner, rows, reference = near_ties(200, flipped=2)
-    _, (found,) = gate.verify(runner, rows, reference, limits, Dim(opt=4, max=8))
+    (found,) = gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8))
     assert found.agreement == 0.99
 
 
 def test_one_flip_too_many_over_all_rows_is_stopped() -> None:
     runner, rows, reference = near_ties(200, flipped=3)
+    limits = Limits(max_error=1e-3, min_agreement=0.99)
     with pytest.raises(GateError) as caught:
-        gate.verify(runner, rows, reference, Limits(max_error=1e-3, min_agreement=0.99), Dim(opt=4, max=8))
+        gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8))
     for part in ("'logits'", "top-1 agreement 98.50%", "limit of 99.00%", "--min-agreement"):
         assert part in str(caught.value)
+
+
+def test_each_output_keeps_limits_of_its_own() -> None:
+    signature = SIGNATURE.model_copy(
+        update={"outputs": (Tensor(name="near", shape=("batch", 4)), Tensor(name="far", shape=("batch", 4)))}
+    )
+
+    class Shifted(BaseRunner):
+        def run(self, feeds: Arrays) -> dict[str, Any]:
+            x = np.asarray(feeds["x"])[:, :4]
+            return {"near": x * np.float32(1 + 1e-3), "far": x * np.float32(1 + 1e-2)}
+
+    x = ROWS.inputs["x"][:, :4]
+    expected = {"near": x, "far": x}
+    wide = {"near": Limits(max_error=2e-3, min_agreement=1), "far": Limits(max_error=2e-2, min_agreement=1)}
+    found = gate.verify(Shifted(signature), ROWS, expected, wide, BATCH)
+    assert {item.output: round(item.rel_l2, 4) for item in found} == {"near": 1e-3, "far": 1e-2}
+    with pytest.raises(GateError, match=r"output 'far' at batch 1: relative L2 error 0.01 is over the limit of 0.002"):
+        gate.verify(Shifted(signature), ROWS, expected, dict.fromkeys(wide, wide["near"]), BATCH)
 
 
 def test_every_precision_has_limits_that_tighten_with_it() -> None:
     assert set(gate.LIMITS) == {"fp32", "fp16", "int8"}
     errors = [gate.LIMITS[name].max_error for name in ("fp32", "fp16", "int8")]
     assert errors == sorted(errors)
+    agreements = [gate.LIMITS[name].min_agreement for name in ("fp32", "fp16", "int8")]
+    assert agreements == sorted(agreements, reverse=True)
+
+
+NOISE = Noise(by="float64", values={"clean": 2e-7, "noisy": 1e-4})
+
+
+def test_the_limits_of_float32_are_its_sources_own_noise_alone() -> None:
+    found = gate.limits("fp32", NOISE)
+    assert {name: held.max_error for name, held in found.items()} == pytest.approx(
+        {"clean": 32 * 2e-7, "noisy": 32 * 1e-4}
+    )
+    assert {held.min_agreement for held in found.values()} == {gate.LIMITS["fp32"].min_agreement}
+
+
+def test_the_limits_of_a_lower_precision_are_its_own_unless_the_noise_is_more() -> None:
+    assert [held.max_error for held in gate.limits("fp16", NOISE).values()] == [1e-2, 1e-2]
+    noisier = Noise(by="float64", values={"y": 1e-3})
+    assert gate.limits("int8", noisier)["y"].max_error == 0.15
+
+
+def test_limits_that_the_user_gives_hold_for_every_output_whatever_the_noise() -> None:
+    loud = Noise(by="float64", values={"a": 0.5, "b": 1e-7})
+    found = gate.limits("fp32", loud, max_error=0.25, min_agreement=0.5)
+    assert found == dict.fromkeys("ab", Limits(max_error=0.25, min_agreement=0.5))
+    assert gate.limits("fp16", NOISE, max_error=0.0)["clean"].max_error == 0.0
+    agreement = gate.limits("fp32", NOISE, min_agreement=0.25)
+    assert agreement["clean"] == Limits(max_error=32 * 2e-7, min_agreement=0.25)
+
+
+@pytest.mark.parametrize(
+    "figures", [{"max_error": -1.0}, {"max_error": np.nan}, {"max_error": np.inf}, {"min_agreement": 1.01}]
+)
+def test_a_limit_that_is_none_is_refused_by_its_options(figures: dict[str, float]) -> None:
+    with pytest.raises(PenstockError, match="^--max-error, --min-agreement: "):
+        gate.limits("fp32", NOISE, **figures)
 
 
 TWO = Signature(
@@ -326,6 +340,10 @@ SAMPLES = Rows(
 Sizes = tuple[int, ...]
 
 
+def total(x: Any, ids: Any) -> Any:
+    return x.sum(1, dtype=np.float32) + ids.sum((1, 2), dtype=np.float32)
+
+
 class Total(BaseRunner):
     """The sum of each row; off by `error`, or raising, where `at` says so of the sizes of batch, seq and side."""
 
@@ -339,16 +357,37 @@ class Total(BaseRunner):
         sizes = feeds["ids"].shape
         self.seen.append(sizes)
         self.fed.append(feeds)
-        total = feeds["x"].sum(1, dtype=np.float32) + feeds["ids"].sum((1, 2), dtype=np.float32)
+        answer = total(np.asarray(feeds["x"]), np.asarray(feeds["ids"]))
         if self.at(sizes):
             if isinstance(self.error, Exception):
                 raise self.error
-            total = total + np.float32(self.error)
-        return {"total": total.astype(np.float32)}
+            answer = answer + np.float32(self.error)
+        return {"total": answer.astype(np.float32)}
 
 
-def verify_dims(runner: Any, source: Any, signature: Signature = TWO) -> Any:
-    return gate.verify_dims(runner, source, SAMPLES, signature, FP32)
+class Source(nn.Module):
+    """A module that answers as a runner does; remembers what it was fed."""
+
+    def __init__(self, runner: BaseRunner) -> None:
+        super().__init__()
+        self.runner = runner
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        names = [tensor.name for tensor in self.runner.inputs]
+        answer = self.runner.run({name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+        return tuple(torch.from_numpy(np.asarray(array)) for array in answer.values())
+
+
+def reference(source: BaseRunner, signature: Signature, rows: Rows, outputs: dict[str, Any] | None = None) -> Reference:
+    """A reference of `rows` whose answers are `outputs`, or the source's own for all of them at once."""
+    noise = Noise(by="float64", values={tensor.name: 1e-7 for tensor in signature.outputs})
+    answers = source.run(rows.inputs) if outputs is None else outputs
+    return Reference(Source(source), signature, rows, answers, len(rows), True, noise)
+
+
+def verify_dims(runner: Any, source: Total, signature: Signature = TWO) -> Any:
+    held = reference(source, signature, SAMPLES, {"total": total(*SAMPLES.inputs.values())})
+    return gate.verify_dims(runner, held, {"total": FP32})
 
 
 def test_every_other_dimension_is_run_at_its_ends_and_an_odd_size_the_rest_as_it_is() -> None:
@@ -396,9 +435,9 @@ def test_an_odd_size_within_the_range_is_among_them_where_there_is_one(least: in
 
 
 def test_a_model_whose_batch_alone_moves_has_nothing_more_to_run() -> None:
-    runner = Changed()
-    assert gate.verify_dims(runner, Changed(), ROWS, SIGNATURE, FP32) == []
-    assert runner.batches == []
+    runner, source = Changed(), Changed()
+    assert gate.verify_dims(runner, reference(source, SIGNATURE, ROWS, REFERENCE), {"logits": FP32}) == []
+    assert runner.batches == source.batches == []
 
 
 @pytest.mark.parametrize("size", [3, 11, 20])
@@ -421,10 +460,9 @@ def test_a_source_that_fails_at_a_size_that_was_promised_is_told_how_to_narrow_i
     source = Total(lambda sizes: sizes[1] == 20, IndexError("a frame\nposition 16 is out of range"))
     with pytest.raises(GateError) as caught:
         verify_dims(Total(), source)
-    said = (
-        "the source model itself fails at seq = 20: position 16 is out of range; narrow the range with --batch or --dim"
-    )
-    assert str(caught.value) == said
+    assert "the source model itself fails at seq = 20: " in str(caught.value)
+    assert "position 16 is out of range; narrow the range with --batch or --dim" in str(caught.value)
+    assert "a frame" not in str(caught.value)
 
 
 def test_agreement_is_not_asked_of_a_few_rows() -> None:
@@ -444,5 +482,113 @@ def test_agreement_is_not_asked_of_a_few_rows() -> None:
         def run(self, feeds: Arrays) -> dict[str, Any]:
             return {"logits": np.tile(np.array([1.0, 1.0 + self.tilt]), (len(feeds["x"]), 1))}
 
-    found = gate.verify_dims(Tie(1e-9), Tie(-1e-9), rows, signature, FP32)
+    found = gate.verify_dims(Tie(1e-9), reference(Tie(-1e-9), signature, rows), {"logits": FP32})
     assert [item.agreement for item in found] == [None] * 3
+
+
+# --- The source itself --------------------------------------------------------------------------------------------
+
+FLAT = Signature(
+    inputs=(Tensor(name="x", shape=("batch", 4)),),
+    outputs=(Tensor(name="y", shape=("batch", 4)),),
+    dims={"batch": Dim(opt=4, max=16)},
+)
+POINTS = Rows({"x": np.random.default_rng(3).standard_normal((32, 4)).astype(np.float32)}, None)
+
+
+class Doubling(BaseRunner):
+    """Doubles its rows, and answers what `change` makes of that."""
+
+    def __init__(self, change: Callable[[Any], Any] = lambda y: y) -> None:
+        super().__init__(FLAT)
+        self.change = change
+        self.batches: list[int] = []
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        x = np.asarray(feeds["x"])
+        self.batches.append(len(x))
+        return {"y": self.change(2 * x)}
+
+
+def check(source: Doubling, signature: Signature = FLAT, limit: float = 1e-5) -> None:
+    held = reference(source, signature, POINTS, {"y": 2 * POINTS.inputs["x"]})
+    gate.check_source(held, {"y": Limits(max_error=limit, min_agreement=0.9)})
+
+
+def test_a_source_that_answers_alike_is_run_again_and_at_every_size_that_the_gate_tries() -> None:
+    source = Doubling()
+    check(source)
+    assert source.batches[0] == 16
+    assert sorted(set(source.batches)) == list(gate.sizes(FLAT.dims["batch"]))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_source_that_answers_no_number_is_refused_with_output_and_count(value: float) -> None:
+    outputs = {"y": np.ones((32, 4), np.float32)}
+    outputs["y"][[3, 5, 23, 25], 1] = value  # of 20 samples, the first twelve over again
+    source = Doubling()
+    with pytest.raises(PenstockError) as caught:
+        gate.check_source(replace(reference(source, FLAT, POINTS, outputs), samples=20), {"y": FP32})
+    for part in ("answers NaN or Inf in output 'y' for 2 of 20 samples", "--data", "--range NAME=LOW,HIGH"):
+        assert part in str(caught.value)
+    assert source.batches == []
+
+
+def test_a_source_that_answers_otherwise_the_second_time_is_refused() -> None:
+    with pytest.raises(PenstockError) as caught:
+        check(Doubling(lambda y: y + np.float32(0.01)))
+    said = "the model answers the same inputs differently each time; an export of it cannot be proven"
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 7, 8])
+def test_a_source_whose_rows_depend_on_the_size_of_their_batch_is_refused_with_size_and_figure(size: int) -> None:
+    with pytest.raises(PenstockError) as caught:
+        check(Doubling(lambda y: y * np.float32(1.5) if len(y) == size else y))
+    for part in (
+        "the model's answer for a row depends on its batch: ",
+        f"at batch {size} output 'y' is 0.5 off what it is at 16",
+        "--batch 1 exports it for single rows",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_source_that_answers_no_number_in_smaller_batches_depends_on_its_batch(value: float) -> None:
+    with pytest.raises(PenstockError, match="at batch 7 output 'y' is inf off what it is at 16"):
+        check(Doubling(lambda y: y * np.float32(value) if len(y) == 7 else y))
+
+
+def test_a_row_that_depends_on_its_neighbours_is_seen_at_the_end_of_the_samples_too() -> None:
+    first = POINTS.inputs["x"][0]
+
+    def centre(y: Any) -> Any:
+        return y if len(y) == 16 or np.array_equal(y[0], 2 * first) else y * np.float32(2)
+
+    with pytest.raises(PenstockError, match="depends on its batch: at batch 1 "):
+        check(Doubling(centre))
+
+
+def test_of_a_source_for_one_size_alone_the_batch_is_not_asked() -> None:
+    source = Doubling()
+    check(source, FLAT.with_batch(Dim(min=16, opt=16, max=16)))
+    assert source.batches == [16]
+
+
+def test_rounding_within_the_limit_is_no_dependence_on_the_batch() -> None:
+    rounded = Doubling(lambda y: y * np.float32(1 + 1e-6) if len(y) == 7 else y)
+    check(rounded, limit=1e-5)
+    with pytest.raises(PenstockError, match="at batch 7"):
+        check(rounded, limit=1e-7)
+
+
+def test_a_source_that_fails_at_a_smaller_batch_is_told_with_the_batch() -> None:
+    def fail(y: Any) -> Any:
+        if len(y) == 7:
+            raise ValueError("a frame\nno odd batches")
+        return y
+
+    with pytest.raises(GateError) as caught:
+        check(Doubling(fail))
+    assert "the source model itself fails at batch 7: " in str(caught.value)
+    assert "no odd batches; narrow the range with --batch or --dim" in str(caught.value)

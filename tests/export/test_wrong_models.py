@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from penstock.checkpoint import Override
 from penstock.errors import PenstockError
 from penstock.export import pipeline
+from penstock.export.formats import Road
 from penstock.signature import Dim
 
 NETS = """
@@ -61,6 +63,26 @@ class LongTurns(Base):
         y = self.layer(x)
         return -y if x.shape[1] > 20 else y
 
+class Pairs(Base):
+    def forward(self, x):
+        rows, length, width = x.shape
+        return self.layer(x.reshape(rows, length // 2, 2, width).sum(2))
+
+class OtherWhenCaptured(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if torch.compiler.is_exporting():
+            y = y + (torch.arange(x.shape[1]) >= 32)[:, None]
+        return y
+
+class Noise(Base):
+    def forward(self, x):
+        return self.layer(x) + torch.rand(4)
+
+class Centred(Base):
+    def forward(self, x):
+        return self.layer(x - x.mean(0))
+
 class Table(Base):
     def __init__(self):
         super().__init__()
@@ -70,25 +92,55 @@ class Table(Base):
 """
 FLAT, LONG = "x:float32[batch,8]", "x:float32[batch,seq,8]"
 WRONG = {
-    "a branch on values, traced": ("Branch", FLAT, "torchscript", r"--trace would fix a value .*Python boolean"),
-    "a branch on values, captured": ("Branch", FLAT, "onnx", "torch.export cannot capture the model"),
-    "a number read from values, traced": ("Number", FLAT, "torchscript", r"--trace would fix a value .*Python float"),
-    "a branch on the batch size, captured": ("TurnsInTheMiddle", FLAT, "onnx", "at batch 32: relative L2 error 2 is"),
-    "a branch on the batch size, traced": ("TurnsInTheMiddle", FLAT, "torchscript", "--trace would fix a value"),
-    "rows that are not the input's": ("TwiceTheRows", FLAT, "onnx", "share a dynamic first dimension"),
-    "randomness": ("AlwaysDrops", FLAT, "onnx", "answers the same inputs differently each time"),
-    "a norm that stays in training": (
-        "StaysInTraining",
+    "a branch on values, traced": (
+        "Branch",
+        FLAT,
+        "torchscript --trace",
+        r"tried traced: a trace would fix a value .*\(nets\.py:\d+: .*Python boolean\); --script keeps it",
+    ),
+    "a branch on values, captured": (
+        "Branch",
         FLAT,
         "onnx",
-        "source model itself fails at batch 1: .*more than 1 value",
+        r"a branch or a number that depends on the input's values in Branch \(nets\.py:\d+\).*--script auto",
     ),
-    "a branch on a length": ("LongTurns", LONG, "onnx", "at seq = 33: relative L2 error 2 is"),
-    "a length that the model cannot take": (
-        "Table",
+    "a branch on values, as a program": ("Branch", FLAT, "pt2", "torch.export cannot capture the model: a branch"),
+    "a number read from values, traced": (
+        "Number",
+        FLAT,
+        "torchscript --trace",
+        r"a trace would fix a value .*Python float",
+    ),
+    "a branch on the batch size": (
+        "TurnsInTheMiddle",
+        FLAT,
+        "onnx",
+        r"depends on its batch: at batch 32 output 'output' is 2 off what it is at 64.*--batch 1",
+    ),
+    "rows that depend on their neighbours": (
+        "Centred",
+        FLAT,
+        "torchscript",
+        r"depends on its batch: at batch 1 .*--batch 1",
+    ),
+    "rows that are not the input's": ("TwiceTheRows", FLAT, "onnx", "share a dynamic first dimension"),
+    "a little randomness": ("AlwaysDrops", FLAT, "onnx", "answers the same inputs differently each time"),
+    "randomness": ("Noise", FLAT, "torchscript", "answers the same inputs differently each time"),
+    "a norm that stays in training": ("StaysInTraining", FLAT, "onnx", r"in training mode after \.eval\(\): .*norm"),
+    "a branch on a length, captured": (
+        "LongTurns",
         LONG,
         "onnx",
-        r"source model itself fails at seq = 33: .*--dim",
+        r"a size that the model fixes, .*seq.* <= 20; .*narrow its range with --batch or --dim",
+    ),
+    "a branch on a length, traced": ("LongTurns", LONG, "torchscript --trace", "a trace would fix a value"),
+    "other answers at a length": ("OtherWhenCaptured", LONG, "onnx", r"at seq = 33: relative L2 error \S+ is over"),
+    "a length that the model cannot take": ("Table", LONG, "onnx", r"tried x \[3, 64, 8\]\): RuntimeError: The size"),
+    "odd lengths that the model cannot take": (
+        "Pairs",
+        LONG,
+        "torchscript",
+        r"the source model itself fails at sizes .*'seq': 9.*narrow the range with --batch or --dim",
     ),
 }
 
@@ -106,7 +158,9 @@ def request(nets: Path, name: str, tensor: str, format: str, output: Path) -> pi
     torch.manual_seed(0)
     torch.save(space[name]().state_dict(), nets / f"{name}.pth")
     override = Override(model=f"{nets}/nets.py:{name}", inputs=(tensor,), batch=Dim(min=1, opt=8, max=64))
-    return pipeline.Request(nets / f"{name}.pth", (format,), output=output, override=override)
+    format, _, trace = format.partition(" ")
+    road: Road = "trace" if trace else "auto"
+    return pipeline.Request(nets / f"{name}.pth", (format,), output=output, override=override, road=road)
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -118,21 +172,32 @@ def test_a_model_that_would_come_out_wrong_is_refused(what: str, nets: Path, tmp
     assert left == []
 
 
-def test_a_branch_on_values_comes_out_right_when_it_is_scripted(nets: Path, tmp_path: Path) -> None:
-    asked = request(nets, "Branch", FLAT, "torchscript", tmp_path)
-    (found,) = pipeline.export(pipeline.Request(**{**asked.__dict__, "script": True}), lambda line: None)
+@pytest.mark.parametrize(("name", "levels"), [("Branch", (0.0, 10.0)), ("Number", (0.0, 200.0))])
+def test_what_depends_on_values_comes_out_right_by_the_road_that_keeps_it(
+    name: str, levels: tuple[float, float], nets: Path, tmp_path: Path
+) -> None:
+    asked = request(nets, name, FLAT, "torchscript", tmp_path)
+    (found,) = pipeline.export(asked, lambda line: None)
+    assert found.receipt.build["road"] == "script"
     space: dict[str, type[torch.nn.Module]] = {}
     exec(NETS, space)
-    source = space["Branch"]()
-    source.load_state_dict(torch.load(nets / "Branch.pth", weights_only=True))
-    for level in (0.0, 10.0):
+    source = space[name]()
+    source.load_state_dict(torch.load(nets / f"{name}.pth", weights_only=True))
+    for level in levels:
         x = torch.full((3, 8), level)
         with found.load() as runner, torch.inference_mode():
             torch.testing.assert_close(torch.from_numpy(runner.run({"x": x.numpy()})["output"]), source(x))
 
 
+def test_a_branch_on_the_batch_size_is_exported_where_the_range_decides_it(nets: Path, tmp_path: Path) -> None:
+    asked = request(nets, "TurnsInTheMiddle", FLAT, "onnx", tmp_path)
+    override = replace(asked.override, batch=Dim(min=1, opt=8, max=16))
+    (found,) = pipeline.export(replace(asked, override=override), lambda line: None)
+    assert found.receipt.verification.batches == (1, 2, 7, 8, 16)
+
+
 def test_a_narrower_range_lets_a_table_of_places_through(nets: Path, tmp_path: Path) -> None:
     asked = request(nets, "Table", LONG, "onnx", tmp_path)
     override = Override(model=asked.override.model, inputs=(LONG,), dims={"seq": Dim(min=1, opt=8, max=16)})
-    (found,) = pipeline.export(pipeline.Request(**{**asked.__dict__, "override": override}), lambda line: None)
+    (found,) = pipeline.export(replace(asked, override=override), lambda line: None)
     assert found.receipt.signature.dims["seq"].max == 16

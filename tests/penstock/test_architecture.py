@@ -1,4 +1,4 @@
-"""Architectures: named modules are built, and a checkpoint's tensors all find their place or are listed."""
+"""Architectures: modules are built from the name that a user gives, or the name is refused with the rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from penstock.architecture import PREFIXES, WRAPPERS, Architecture, build, load_weights, parse_arguments
+from penstock.architecture import Architecture, build, code, find, parse_arguments
 from penstock.errors import PenstockError
 
 LITERALS = st.recursive(
@@ -127,7 +127,11 @@ def test_a_users_train_py_shadows_no_module(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "kwargs", "parts"),
     [
-        ("resnet18", {}, ["'resnet18'", "torchvision:NAME, package.module:Class or ./file.py:Class"]),
+        (
+            "resnet18",
+            {},
+            ["'resnet18'", "torchvision:NAME, timm:NAME, transformers:FOLDER, package.module:Class or ./file.py:Class"],
+        ),
         ("torch.nn:", {}, ["'torch.nn:'", "must read"]),
         (":Linear", {}, ["':Linear'", "must read"]),
         ("torch.nn:Linnear", {}, ["torch.nn has no 'Linnear'"]),
@@ -147,7 +151,7 @@ def test_a_users_train_py_shadows_no_module(folder: Path) -> None:
         ("subprocess:Popen", {"args": "true"}, ["subprocess:Popen", "a type, not a torch.nn.Module class"]),
         ("functools:partial", {}, ["functools:partial", "a type, not"]),
         ("./train.py:Net", {"width": 3}, ["./train.py:Net(width=3)", "TypeError", "--model-args NAME=VALUE"]),
-        ("torchvision:resnet19", {}, ["torchvision:resnet19", "list_models()"]),
+        ("torchvision:resnet19", {}, ["torchvision:resnet19", "the nearest are resnet1"]),
     ],
 )
 def test_a_target_that_cannot_be_built_is_named_with_the_rule(
@@ -157,6 +161,47 @@ def test_a_target_that_cannot_be_built_is_named_with_the_rule(
         build(Architecture(target=target, kwargs=kwargs))
     for part in ("--model", *parts):
         assert part in str(caught.value)
+
+
+def test_initial_weights_are_the_same_in_every_build_and_move_no_other_random_numbers() -> None:
+    target = Architecture(target="torch.nn:Linear", kwargs={"in_features": 3, "out_features": 2})
+    torch.manual_seed(1)
+    first, after = build(target), torch.rand(1)
+    torch.manual_seed(2)
+    assert torch.equal(first.weight, build(target).weight)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [
+        ("./train.py:Net", "train.py"),
+        ("nets/a.b.py:Net", "nets/a.b.py"),
+        ("/a/net.py:Net", "/a/net.py"),
+        ("torch.nn:Linear", None),
+        ("torchvision:resnet18", None),
+        ("timm:convnext_tiny", None),
+        ("exported", None),
+    ],
+)
+def test_the_users_own_file_is_known_from_the_target(target: str, file: str | None) -> None:
+    assert code(target) == (None if file is None else Path(file))
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+def test_a_name_that_a_library_does_not_have_is_refused_by_it(library: str) -> None:
+    pytest.importorskip(library)
+    with pytest.raises(PenstockError, match=f"--model {library}:no_such_model"):
+        find(f"{library}:no_such_model")
+
+
+def test_what_a_target_names_is_found_and_not_called(folder: Path) -> None:
+    assert find("torch.nn:Linear") is nn.Linear
+    assert find("./train.py:make").__name__ == "make"
+    assert find("./train.py:plain").__name__ == "plain"
+    with pytest.raises(PenstockError, match=r"a Called, not a torch\.nn\.Module class"):
+        find("./train.py:instance")
 
 
 @pytest.mark.parametrize(
@@ -193,131 +238,6 @@ def test_a_path_is_shown_as_it_was_typed(folder: Path, typed: str) -> None:
     with pytest.raises(PenstockError) as caught:
         build(Architecture(target=f"{typed}:Net"))
     assert str(caught.value).startswith(f"--model {typed}: ")
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-
-
-def state(prefix: str = "") -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    return {prefix + name: tensor for name, tensor in net().state_dict().items()}
-
-
-def assert_holds(module: nn.Module, expected: dict[str, torch.Tensor]) -> None:
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
-
-
-@pytest.mark.parametrize("wrapper", ["", *WRAPPERS])
-def test_weights_are_found_bare_and_in_every_wrapper(wrapper: str) -> None:
-    module = net()
-    content: dict[str, Any] = {wrapper: state(), "epoch": 3, "optimizer": {"lr": 0.1}} if wrapper else state()
-    proof = load_weights(module, content)
-    assert (proof.loaded, proof.expected, proof.wrapper, proof.prefix) == (7, 7, wrapper, "")
-    assert_holds(module, state())
-
-
-@pytest.mark.parametrize(
-    "prefix",
-    [*PREFIXES, "module._orig_mod.", "_orig_mod.module.", "model.module._orig_mod.", "module.module."],
-)
-def test_prefixes_are_stripped_however_they_are_stacked(prefix: str) -> None:
-    module = net()
-    proof = load_weights(module, {"state_dict": state(prefix)})
-    assert proof.prefix == prefix
-    assert f"prefix {prefix!r} stripped" in str(proof)
-    assert_holds(module, state())
-
-
-def test_a_prefix_that_is_the_modules_own_is_kept() -> None:
-    module = nn.ModuleDict({"model": net()})
-    proof = load_weights(module, state("module.model."))
-    assert proof.prefix == "module."
-    assert_holds(module["model"], state())
-
-
-def test_a_prefix_on_some_names_only_is_not_stripped() -> None:
-    content = state("module.")
-    content["other"] = torch.zeros(1)
-    with pytest.raises(PenstockError, match=r"7 missing .* 8 unexpected"):
-        load_weights(net(), content)
-
-
-def test_missing_unexpected_and_misshaped_tensors_are_all_listed() -> None:
-    content = state()
-    del content["0.bias"]
-    content["extra.weight"] = torch.zeros(2)
-    content["0.weight"] = torch.zeros(4, 5)
-    with pytest.raises(PenstockError) as caught:
-        load_weights(net(), content)
-    for part in (
-        "Sequential",
-        "1 missing (0.bias)",
-        "1 unexpected (extra.weight)",
-        "1 mis-shaped (0.weight [4, 5] for [4, 3])",
-        "--model",
-    ):
-        assert part in str(caught.value)
-
-
-def test_weights_that_do_not_fit_change_nothing() -> None:
-    module = net()
-    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    content = state()
-    del content["1.bias"]
-    with pytest.raises(PenstockError):
-        load_weights(module, content)
-    assert_holds(module, before)
-
-
-def test_a_long_list_of_names_is_cut_with_the_number_left() -> None:
-    content = state() | {f"extra{i}": torch.zeros(1) for i in range(11)}
-    with pytest.raises(PenstockError, match=r"11 unexpected \(extra0, .*extra7 and 3 more\)"):
-        load_weights(net(), content)
-
-
-@pytest.mark.parametrize("content", [{}, {"epoch": 3, "lr": 0.1}, {"state_dict": {}}, {"model": {"a": 1}}])
-def test_a_dictionary_without_a_state_is_refused_with_its_keys(content: dict[str, Any]) -> None:
-    with pytest.raises(PenstockError) as caught:
-        load_weights(net(), content)
-    assert "holds no state_dict" in str(caught.value)
-    assert all(key in str(caught.value) for key in content)
-
-
-def test_a_dictionary_whose_keys_are_numbers_is_refused() -> None:
-    with pytest.raises(PenstockError):
-        load_weights(net(), {0: torch.zeros(1), 1: torch.zeros(2)})  # type: ignore[dict-item]
-
-
-UNUSUAL = {
-    "sparse": lambda: torch.zeros(4, 3).to_sparse(),
-    "csr": lambda: torch.eye(4, 3).to_sparse_csr(),
-    "meta": lambda: torch.empty(4, 3, device="meta"),
-    "nested": lambda: torch.nested.nested_tensor([torch.zeros(3), torch.zeros(3)]),
-}
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", UNUSUAL)
-def test_tensors_that_hold_no_dense_data_are_refused_by_name(kind: str) -> None:
-    module, unusual = net(), UNUSUAL[kind]()
-    with pytest.raises(
-        PenstockError,
-        match=r"must be dense and hold real numbers; .* sparse, nested, meta, quantised or complex: 0\.weight$",
-    ):
-        load_weights(module, {"state_dict": state() | {"0.weight": unusual}})
-    assert all(tensor.device.type == "cpu" for tensor in module.state_dict().values())
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["quantised", "complex"])
-def test_tensors_that_the_module_cannot_hold_as_they_are_are_refused_by_name(kind: str) -> None:
-    """A complex weight would lose half of itself without a word, and count as loaded."""
-    weight = torch.randn(4, 3, dtype=torch.complex64 if kind == "complex" else torch.float32)
-    if kind == "quantised":
-        weight = torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)
-    with pytest.raises(PenstockError, match=r"0\.weight"):
-        load_weights(net(), {"state_dict": state() | {"0.weight": weight}})
 
 
 def test_an_architecture_reads_back_from_json() -> None:

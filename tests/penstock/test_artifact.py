@@ -55,7 +55,7 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
             real=True,
             batches=(1, 2, 4),
             distances=(Distance(output="y", max_abs=0.0, rel_l2=0.0, cosine=1.0),),
-            limits=Limits(max_error=1e-4, min_agreement=1.0),
+            limits={tensor.name: Limits(max_error=1e-4, min_agreement=1.0) for tensor in signature.outputs},
             passed=True,
         ),
         hardware="any",
@@ -89,7 +89,7 @@ def test_a_published_artifact_reads_back_as_it_was(tmp_path: Path) -> None:
 def test_a_receipt_reads_back_from_its_json() -> None:
     content = receipt()
     assert Receipt.model_validate_json(content.to_json()) == content
-    assert json.loads(content.to_json())["schema"] == 1
+    assert json.loads(content.to_json())["schema"] == 2
 
 
 def test_digests_are_the_sha256_and_size_of_each_file(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_file_that_the_receipt_does_not_vouch_for_is_refused(repository: Path,
         artifact.read(held.folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schema": 1}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schema": 2}', "\x00"])
 def test_a_receipt_that_is_damaged_is_refused_by_name(tmp_path: Path, text: str) -> None:
     published = publish(tmp_path)
     (published.folder / "penstock.json").write_text(text)
@@ -503,12 +503,21 @@ def test_the_command_that_rebuilds_survives_any_shell(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_receipt_without_the_limits_of_an_output_is_refused_by_name(tmp_path: Path) -> None:
+    path = publish(tmp_path).folder / "penstock.json"
+    content = json.loads(path.read_text())
+    content["verification"]["limits"] = {"z": content["verification"]["limits"].pop("y")}
+    path.write_text(json.dumps(content))
+    with pytest.raises(PenstockError, match=r"penstock\.json: damaged receipt: output 'y' has no limits"):
+        artifact.read(path.parent)
+
+
 @pytest.mark.parametrize("extra", [{}, {"signed_by": "someone"}])
 def test_a_receipt_of_another_schema_is_refused_with_both_numbers(tmp_path: Path, extra: dict[str, Any]) -> None:
     published = publish(tmp_path)
     path = published.folder / "penstock.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2} | extra))
-    with pytest.raises(PenstockError, match="receipt schema 2; this penstock reads 1"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 1} | extra))
+    with pytest.raises(PenstockError, match="receipt schema 1; this penstock reads 2"):
         artifact.read(published.folder)
 
 

@@ -18,11 +18,13 @@ from torch import nn
 
 from penstock import checkpoint
 from penstock.architecture import Architecture
-from penstock.checkpoint import Card, Override
+from penstock.card import Card
+from penstock.checkpoint import Override
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
-from penstock.signature import Dim, Signature, Tensor
+from penstock.signature import Dim, Range, Signature, Tensor
+from penstock.state import Choice
 
 LINEAR = Override(
     model="torch.nn:Linear", model_args={"in_features": 3, "out_features": 2}, inputs=("x:float32[batch,3]",)
@@ -252,15 +254,15 @@ def test_inputs_for_a_checkpoint_that_names_its_own_are_refused_with_both(tmp_pa
 def test_a_checkpoint_that_names_no_architecture_asks_for_one(tmp_path: Path) -> None:
     message = refusal(saved(tmp_path / "a.pth", linear()), Override())
     assert "names no architecture" in message
-    assert "--model ./net.py:Net" in message
-    assert "--input" in message
+    for model in ("torchvision:resnet18", "timm:convnext_tiny", "./net.py:Net"):
+        assert f"--model {model}" in message
 
 
 def test_a_checkpoint_that_names_no_inputs_asks_for_them(tmp_path: Path) -> None:
     override = Override(model="torch.nn:Linear", model_args=LINEAR.model_args)
     message = refusal(saved(tmp_path / "a.pth", linear()), override)
     assert "names no inputs" in message
-    assert "--input image:float32[batch,3,224,224]" in message
+    assert "--input 'image:float32[batch,3,224,224]'" in message
 
 
 def test_another_architecture_is_refused_with_the_names_that_do_not_fit(trained: Path) -> None:
@@ -550,3 +552,427 @@ def test_an_input_that_the_model_fails_on_is_named_with_the_reason(tmp_path: Pat
         checkpoint.load(saved(tmp_path / "a.pth", linear()), override)
     for part in ("x:float32[batch,4]", "RuntimeError", "correct --input"):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["arch", "model_name", "architecture"])
+def test_a_file_that_says_what_it_holds_weights_of_is_quoted(tmp_path: Path, key: str) -> None:
+    content = {key: "resnet18", "state_dict": linear()}
+    message = refusal(saved(tmp_path / "a.pth", content), Override())
+    assert f"(its {key!r} says 'resnet18': perhaps --model timm:resnet18 or --model torchvision:resnet18)" in message
+    message = refusal(saved(tmp_path / "b.pth", {key: "resnet18", "epoch": 3}), Override())
+    assert "holds no state_dict" in message
+    assert "--model timm:resnet18" in message
+    for odd in ("two words", "$(touch x)", "", 18):
+        assert f"its {key!r} says" not in refusal(saved(tmp_path / "c.pth", content | {key: odd}), Override())
+
+
+def test_what_is_chosen_of_a_file_is_loaded(tmp_path: Path) -> None:
+    other = {name: tensor + 1 for name, tensor in linear().items()}
+    path = saved(tmp_path / "a.pth", {"model": linear(), "model_ema": other})
+    for choice, expected in ((Choice(), other), (Choice(ema=False), linear()), (Choice(key="model"), linear())):
+        loaded = checkpoint.load(path, replace(LINEAR, choice=choice))
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.module.state_dict().items())
+    assert "--ema: the file holds no averaged weights" in refusal(
+        saved(tmp_path / "b.pth", linear()), replace(LINEAR, choice=Choice(ema=True))
+    )
+
+
+def test_what_may_stay_initial_is_the_same_in_every_load(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", {"weight": linear()["weight"]})
+    override = replace(LINEAR, choice=Choice(partial=("bias",)))
+    torch.manual_seed(1)
+    first = checkpoint.load(path, override)
+    after = torch.rand(1)
+    torch.manual_seed(2)
+    second = checkpoint.load(path, override)
+    assert first.proof.initial == ("bias",)
+    assert torch.equal(first.module.bias, second.module.bias)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), after), "making a model moves the user's own random numbers"
+
+
+def test_half_precision_weights_become_a_float32_model(tmp_path: Path) -> None:
+    state = {name: tensor.to(torch.bfloat16) for name, tensor in linear().items()}
+    loaded = checkpoint.load(saved(tmp_path / "a.pth", state), LINEAR)
+    assert loaded.proof.dtypes == ("bfloat16",)
+    assert {tensor.dtype for tensor in loaded.module.state_dict().values()} == {torch.float32}
+
+
+def test_weights_that_are_no_numbers_are_refused_with_the_file_and_the_tensor(tmp_path: Path) -> None:
+    state = linear()
+    state["weight"][0, 0] = float("nan")
+    assert "weight holds NaN or infinity" in refusal(saved(tmp_path / "a.pth", state))
+
+
+NETS = """
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x, scale=None):
+        y = self.head(x)
+        return {"scores": y if scale is None else y * scale, "features": (x, y), "classes": 2}
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 2)
+
+    def forward(self, lengths, ids):
+        return self.table(ids) * lengths[:, None, None]
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a user's ./nets.py."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("nets.py").write_text(NETS)
+    return tmp_path
+
+
+def test_outputs_are_kept_by_name_and_the_call_gives_those_alone(nets: Path) -> None:
+    path = saved(nets / "a.pth", {f"head.{name}": tensor for name, tensor in linear().items()})
+    override = Override(model="./nets.py:Two", inputs=("x:float32[batch,3]",))
+    assert "the model answers a int as 'classes'; outputs must be tensors; --keep scores" in refuse(str(path), override)
+    loaded = checkpoint.load(path, replace(override, keep=("features_1", "scores")))
+    assert [str(t) for t in loaded.card.signature.outputs] == [
+        "scores:float32[batch,2]",
+        "features_1:float32[batch,2]",
+    ]
+    scores, feature = loaded.adapted()(torch.ones(4, 3))
+    assert torch.equal(scores, feature)
+
+
+def test_ranges_of_values_are_found_given_and_held_to_the_inputs(nets: Path) -> None:
+    path = saved(nets / "a.pth", {"table.weight": torch.ones(9, 2)})
+    override = Override(model="./nets.py:Text", inputs=("ids:int64[batch,seq]", "lengths:int64[batch]"))
+    assert checkpoint.load(path, override).card.signature.ranges == {"ids": Range(low=0, high=8)}
+    given = replace(override, ranges={"lengths": Range(low=1, high="seq"), "ids": Range(low=2, high=3)})
+    loaded = checkpoint.load(path, given)
+    assert loaded.card.signature.ranges == {"ids": Range(low=2, high=3), "lengths": Range(low=1, high="seq")}
+    assert loaded.call.keywords == ("ids", "lengths")
+    for ranges, said in (
+        ({"words": Range(low=0, high=1)}, "--range words: not an input of the model; those are ids, lengths"),
+        ({"ids": Range(low=0, high="depth")}, "the range of 'ids' names 'depth', which is no dynamic dimension"),
+        ({"ids": Range(low=0, high=9)}, "IndexError"),
+    ):
+        assert said in refuse(str(path), replace(override, ranges=ranges))
+
+
+def test_declared_outputs_are_found_by_name_in_the_order_declared(nets: Path) -> None:
+    signature = Signature(
+        inputs=(Tensor(name="x", shape=("batch", 3)),),
+        outputs=(Tensor(name="b", shape=("batch", 2)), Tensor(name="a", shape=("batch", 3))),
+        dims={"batch": Dim(opt=2, max=4)},
+    )
+    Path("two.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+        "        return {'a': x, 'b': super().forward(x)}\n"
+    )
+    kwargs = {"in_features": 3, "out_features": 2}
+    theirs = card(architecture={"target": "./two.py:Net", "kwargs": kwargs}, signature=signature)
+    checkpoint.save(nets / "a.pth", theirs, linear())
+    loaded = checkpoint.load(nets / "a.pth", Override(model="./two.py:Net"))
+    assert loaded.card.signature == signature
+    first, second = loaded.adapted()(torch.ones(1, 3))
+    assert (tuple(first.shape), tuple(second.shape)) == ((1, 2), (1, 3))
+
+
+LIGHTNING = """
+import lightning
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=1):
+        super().__init__()
+        self.layer = nn.Linear(3, width)
+
+    def forward(self, x):
+        return self.layer(x)
+
+class Lit(lightning.LightningModule):
+    def __init__(self, width, rate=0.1, loss=None, unused=None):
+        super().__init__()
+        self.save_hyperparameters(ignore=["loss"])
+        self.model = Net(width)
+        self.loss = nn.CrossEntropyLoss(weight=torch.ones(width))
+
+    def forward(self, x):
+        return self.model(x)
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = self.loss(self(x), y)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), self.hparams.rate)
+"""
+
+
+@pytest.fixture(scope="session")
+def lightning_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with lit.py, and the last.ckpt that lightning's Trainer wrote after one step. Read only."""
+    lightning = pytest.importorskip("lightning")
+    folder = tmp_path_factory.mktemp("lightning")
+    (folder / "lit.py").write_text(LIGHTNING)
+    from penstock import architecture
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        module = architecture.find(f"{folder}/lit.py:Lit")(width=5, rate=0.5)
+    rows = torch.utils.data.TensorDataset(torch.ones(4, 3), torch.tensor([0, 1, 2, 3]))
+    trainer = lightning.Trainer(
+        max_steps=1,
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[lightning.pytorch.callbacks.ModelCheckpoint(folder, filename="best", save_last=True, monitor=None)],
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=4))
+    return folder
+
+
+X3 = ("x:float32[batch,3]",)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_file_of_lightnings_trainer_makes_its_module_with_the_arguments_it_recorded(
+    lightning_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lightning_run)
+    loaded = checkpoint.load(Path("last.ckpt"), Override(model="./lit.py:Lit", inputs=X3))
+    assert loaded.card.architecture.kwargs == {"width": 5, "rate": 0.5, "unused": None}
+    assert (loaded.proof.loaded, loaded.proof.wrapper) == (3, "state_dict")
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == ["output:float32[batch,5]"]
+    message = refuse("last.ckpt", Override(model="./lit.py:Lit", model_args={"width": 4}, inputs=X3))
+    assert "model.layer.weight [5, 3] for [4, 3]" in message
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_network_inside_a_lightning_module_is_taken_by_its_prefix(
+    lightning_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss has weights of its own, which are no part of it."""
+    monkeypatch.chdir(lightning_run)
+    inner = Override(model="./lit.py:Net", model_args={"width": 5}, inputs=X3)
+    assert "--prefix model. takes those under it and leaves the others out" in refuse("last.ckpt", inner)
+    loaded = checkpoint.load(Path("last.ckpt"), replace(inner, choice=Choice(prefix="model.")))
+    assert (loaded.proof.loaded, loaded.proof.outside, loaded.proof.prefix) == (2, 1, "model.")
+    assert loaded.card.architecture.kwargs == {"width": 5}
+
+
+def test_recorded_arguments_go_to_a_lightning_module_alone(tmp_path: Path) -> None:
+    content = {"state_dict": linear(), "hyper_parameters": {"in_features": 9, "out_features": 9}}
+    assert checkpoint.load(saved(tmp_path / "a.ckpt", content), LINEAR).proof.loaded == 2
+
+
+def test_recorded_arguments_that_the_module_does_not_take_are_left_out(
+    lightning_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lightning_run)
+    content = torch.load("last.ckpt", weights_only=True)
+    content["hyper_parameters"] |= {"other": 3, "unused": torch.ones(1)}
+    loaded = checkpoint.load(saved(tmp_path / "a.ckpt", content), Override(model="./lit.py:Lit", inputs=X3))
+    assert loaded.card.architecture.kwargs == {"width": 5, "rate": 0.5}
+
+
+@pytest.fixture(scope="session")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of weights of torchvision's smallest MobileNet, as training scripts write it. Read only."""
+    torchvision = pytest.importorskip("torchvision")
+    path = tmp_path_factory.mktemp("torchvision") / "mobilenet.pth"
+    return saved(path, {"model": torchvision.models.mobilenet_v3_small().state_dict(), "epoch": 1})
+
+
+MOBILENET = Override(model="torchvision:mobilenet_v3_small")
+
+
+def test_of_a_torchvision_model_the_input_labels_and_preprocessing_are_known(mobilenet: Path) -> None:
+    loaded = checkpoint.load(mobilenet, MOBILENET)
+    assert [str(tensor) for tensor in loaded.card.signature.inputs] == ["image:float32[batch,3,224,224]"]
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == ["output:float32[batch,1000]"]
+    assert (len(loaded.card.labels or ()), loaded.card.task, loaded.kind) == (1000, "classification", "weights")
+    assert loaded.card.preprocess is not None
+    assert (loaded.card.preprocess.input, loaded.card.preprocess.height) == ("image", 224)
+    assert loaded.card.name == "mobilenet"
+
+
+def test_an_input_of_the_users_drops_what_no_longer_fits_and_keeps_the_rest(mobilenet: Path) -> None:
+    smaller = checkpoint.load(mobilenet, replace(MOBILENET, inputs=("image:float32[batch,3,64,64]",))).card
+    assert smaller.preprocess is None
+    assert len(smaller.labels or ()) == 1000
+    renamed = checkpoint.load(mobilenet, replace(MOBILENET, inputs=("x:float32[n,3,224,224]",))).card
+    assert (renamed.preprocess, renamed.signature.batch) == (None, "n")
+
+
+def test_a_torchvision_model_of_other_classes_has_no_labels(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    state = torchvision.models.mobilenet_v3_small(num_classes=7).state_dict()
+    path = saved(tmp_path / "a.pth", state)
+    message = refuse(str(path), MOBILENET)
+    assert message.endswith("its 'classifier.3' has 7 outputs: if these are classes, give --model-args num_classes=7")
+    loaded = checkpoint.load(path, replace(MOBILENET, model_args={"num_classes": 7}))
+    assert (loaded.card.labels, loaded.card.task) == (None, "classification")
+    assert loaded.card.preprocess is not None
+    assert loaded.card.architecture.kwargs == {"num_classes": 7}
+
+
+def test_a_timm_checkpoint_is_taken_with_its_averaged_weights(tmp_path: Path) -> None:
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    plain, average = (timm.create_model("test_resnet").state_dict() for _ in range(2))
+    path = saved(tmp_path / "a.pth.tar", {"arch": "test_resnet", "state_dict": plain, "state_dict_ema": average})
+    loaded = checkpoint.load(path, Override(model="timm:test_resnet"))
+    assert (loaded.proof.wrapper, loaded.card.name) == ("state_dict_ema", "a")
+    assert torch.equal(loaded.module.state_dict()["conv1.0.weight"], average["conv1.0.weight"])
+    assert loaded.card.preprocess is not None
+    (image,) = loaded.card.signature.inputs
+    assert image.shape[1:] == (3, loaded.card.preprocess.height, loaded.card.preprocess.width)
+
+
+TINY = {
+    "vocab_size": 30,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 12,
+}
+
+
+@pytest.fixture(scope="session")
+def transformers_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders that save_pretrained wrote: a classifier, and a language model with tied weights. Read only."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("transformers")
+    named = transformers.BertConfig(**TINY, id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1})
+    transformers.BertForSequenceClassification(named).save_pretrained(folder / "tone")
+    transformers.BertForMaskedLM(transformers.BertConfig(**TINY)).save_pretrained(folder / "words")
+    return folder
+
+
+def test_a_transformers_folder_says_all_of_itself(transformers_folders: Path) -> None:
+    folder = transformers_folders / "tone"
+    loaded = checkpoint.load(folder)
+    assert loaded.card.architecture.target == f"transformers:{folder}"
+    assert [str(tensor) for tensor in loaded.card.signature.inputs] == [
+        "input_ids:int64[batch,seq]",
+        "attention_mask:int64[batch,seq]",
+        "token_type_ids:int64[batch,seq]",
+    ]
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == ["logits:float32[batch,2]"]
+    assert loaded.card.signature.ranges["input_ids"] == Range(low=0, high=29)
+    assert loaded.card.signature.dims["seq"].max == 12
+    assert (loaded.card.labels, loaded.card.task, loaded.card.name) == (("bad", "good"), "classification", "tone")
+    assert loaded.proof.loaded == loaded.proof.expected
+    assert loaded.sha256 == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    ids = torch.ones(1, 5, dtype=torch.int64)
+    with torch.inference_mode():
+        expected = loaded.module(input_ids=ids, token_type_ids=ids * 0, attention_mask=ids).logits
+        assert torch.equal(loaded.adapted()(ids, ids, ids * 0), expected)
+
+
+def test_tied_weights_that_save_pretrained_left_out_are_filled(transformers_folders: Path) -> None:
+    loaded = checkpoint.load(transformers_folders / "words", Override(dims={"seq": Dim(opt=4, max=8)}))
+    assert loaded.proof.tied >= 1
+    assert loaded.proof.loaded == loaded.proof.expected
+    held = loaded.module.state_dict()
+    assert torch.equal(held["cls.predictions.decoder.weight"], held["bert.embeddings.word_embeddings.weight"])
+    assert loaded.card.signature.dims["seq"] == Dim(opt=4, max=8)
+
+
+def test_a_transformers_folder_without_weights_says_so(transformers_folders: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((transformers_folders / "tone" / "config.json").read_bytes())
+    assert "a transformers folder without one of model.safetensors, pytorch_model.bin" in refusal(tmp_path, Override())
+
+
+def test_a_safetensors_file_is_one_of_weights(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "a.safetensors"
+    library.save_file(linear(), path)
+    loaded = checkpoint.load(path, LINEAR)
+    assert (loaded.kind, loaded.proof.loaded, loaded.card.name) == ("weights", 2, "a")
+    assert all(torch.equal(tensor, linear()[name]) for name, tensor in loaded.module.state_dict().items())
+
+
+WHOLE = "--model-args, --ema, --key, --prefix and --allow-partial: the file holds a "
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_torchscript_file_is_the_model_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9))).save(path)
+    assert "names no inputs" in refusal(path, Override())
+    loaded = checkpoint.load(path, Override(inputs=("x:float32[batch,3]",)))
+    assert (loaded.kind, loaded.card.architecture.target, loaded.proof.loaded) == ("torchscript", "torchscript", 2)
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == ["output:float32[batch,2]"]
+    assert "--model torch.nn:Linear: the file is a whole program; leave --model out" in refusal(path)
+    for changes in ({"model_args": {"a": 1}}, {"choice": Choice(ema=True)}, {"choice": Choice(partial=("a",))}):
+        assert f"{WHOLE}whole program" in refusal(path, Override(inputs=X3, **changes))
+
+
+def test_an_exported_program_says_its_inputs_and_their_ranges(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"scores": self.layer(x) + y, "sums": x.sum(1)}
+
+    batch = torch.export.Dim("rows", min=2, max=6)
+    program = torch.export.export(
+        Net().eval(), (torch.ones(3, 3),), {"y": torch.ones(3, 2)}, dynamic_shapes={"x": {0: batch}, "y": {0: batch}}
+    )
+    path = tmp_path / "a.pt2"
+    torch.export.save(program, path)
+    loaded = checkpoint.load(path)
+    assert (loaded.kind, loaded.card.architecture.target, loaded.proof.loaded) == ("exported", "exported", 2)
+    assert [str(tensor) for tensor in loaded.card.signature.inputs] == ["x:float32[batch,3]", "y:float32[batch,2]"]
+    assert [str(tensor) for tensor in loaded.card.signature.outputs] == [
+        "scores:float32[batch,2]",
+        "sums:float32[batch]",
+    ]
+    assert loaded.card.signature.dims == {"batch": Dim(min=2, opt=6, max=6)}
+    scores, sums = loaded.adapted()(torch.ones(5, 3), torch.ones(5, 2))
+    assert (tuple(scores.shape), sums.tolist()) == ((5, 2), [3.0] * 5)
+    assert f"{WHOLE}whole program" in refusal(path, Override(choice=Choice(key="a")))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_pickled_module_is_the_model_where_that_is_allowed(tmp_path: Path, wrapped: bool) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9)).half()
+    path = saved(tmp_path / "a.pth", {"model": module, "epoch": 1} if wrapped else module)
+    assert "needs pickled code (torch.nn.modules.container.Sequential" in refusal(path, Override(inputs=X3))
+    allowed = Override(inputs=X3, allow_pickle=True)
+    said: list[str] = []
+    loaded = checkpoint.load(path, allowed, said.append)
+    assert (loaded.card.architecture.target, loaded.kind) == (
+        "torch.nn.modules.container:Sequential",
+        "weights" if wrapped else "module",
+    )
+    assert (loaded.proof.loaded, loaded.proof.wrapper) == (2, "model" if wrapped else "")
+    assert loaded.module[0].weight.dtype == torch.float32
+    assert not loaded.module.training
+    assert len(said) == 1
+    assert f"{WHOLE}pickled module" in refusal(path, replace(allowed, choice=Choice(prefix="0.")))
+
+
+def test_a_pickled_module_gives_its_weights_to_the_class_that_the_user_names(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    path = saved(tmp_path / "a.pth", {"ema": nn.Linear(3, 2), "model": nn.Linear(3, 2)})
+    loaded = checkpoint.load(path, replace(LINEAR, allow_pickle=True))
+    assert (loaded.card.architecture.target, loaded.proof.wrapper) == ("torch.nn:Linear", "ema")
+    torch.manual_seed(2)
+    assert torch.equal(loaded.module.weight, nn.Linear(3, 2).weight)

@@ -15,15 +15,23 @@ ROOT = Path(__file__).parents[2]
 STAGES = ("train", "export", "serve", "bench")
 HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
-    "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi",
+    "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
+    "onnxslim",
 )  # fmt: skip
 # Modules (or whole stages, ending in a dot) that are about a package, and so may import it at module level.
 AT_MODULE_LEVEL = {
     "torch": (
+        "penstock.adapter",
         "penstock.architecture",
+        "penstock.card",
         "penstock.checkpoint",
+        "penstock.modules",
+        "penstock.pickles",
         "penstock.probe",
+        "penstock.programs",
+        "penstock.proof",
         "penstock.runtimes.torch",
+        "penstock.state",
         "penstock.weights",
         "penstock.train.",
         "penstock.export.",
@@ -40,9 +48,12 @@ TORCH_FREE = (
     "penstock.errors",
     "penstock.evaluation",
     "penstock.files",
+    "penstock.health",
+    "penstock.options",
     "penstock.parity",
     "penstock.preprocess",
     "penstock.receipt",
+    "penstock.replay",
     "penstock.signature",
     "penstock.synthetic",
     "penstock.trial",
@@ -54,7 +65,7 @@ TORCH_FREE = (
     "penstock.serve.",
 )
 # What brings torch along when it is imported.
-TORCH_BRINGERS = ("torch", "torchvision", "lightning", "modelopt")
+TORCH_BRINGERS = ("torch", "torchvision", "lightning", "modelopt", "timm", "transformers")
 
 
 class Import(NamedTuple):
@@ -76,9 +87,9 @@ def sources() -> dict[str, Path]:
             if "studies" in path.relative_to(ROOT).parts:
                 continue
             found[dotted("penstock", path.relative_to(ROOT))] = path
-    spine = [*(ROOT / "penstock").glob("*.py"), *(ROOT / "penstock" / "runtimes").rglob("*.py")]
-    for path in spine:
-        found[dotted("", path.relative_to(ROOT))] = path
+    for path in (ROOT / "penstock").rglob("*.py"):
+        if path.relative_to(ROOT).parts[1] not in STAGES:
+            found[dotted("", path.relative_to(ROOT))] = path
     return found
 
 
@@ -129,6 +140,7 @@ each_module = pytest.mark.parametrize("name", sorted(SOURCES))
 
 def test_the_modules_are_found() -> None:
     assert {"penstock", "penstock.cli", "penstock.signature", "penstock.runtimes.torch"} <= SOURCES.keys()
+    assert {"penstock.inspection", "penstock.inspection.findings"} <= SOURCES.keys()
     assert {f"penstock.{stage}" for stage in STAGES} <= SOURCES.keys()
     assert "penstock.export.formats.onnx" in SOURCES
 
@@ -193,18 +205,18 @@ def loaded_by(code: str) -> set[str]:
 def test_an_onnx_artifact_runs_without_torch(repository: Path) -> None:
     code = (
         "from pathlib import Path\n"
-        "from penstock import artifact, datasets, errors, evaluation, parity, preprocess, receipt, signature\n"
-        "from penstock import tritonconfig\n"
+        "from penstock import artifact, datasets, errors, evaluation, options, parity, preprocess, receipt, replay\n"
+        "from penstock import signature, tritonconfig\n"
         "import penstock.serve\n"
         f"found = artifact.read(Path({str(repository / 'digits-onnx-fp32')!r}))\n"
-        "inputs, outputs = found.golden()\n"
         "with found.load() as runner:\n"
-        "    (distance,) = parity.compare(outputs, runner.run(inputs))\n"
+        "    (distance,) = replay.replay(found, runner)\n"
         "assert distance.rel_l2 < 1e-4, distance\n"
     )
     assert loaded_by(code) == {"onnxruntime"}
 
 
 def test_importing_all_that_serves_loads_no_heavy_package_but_its_own() -> None:
-    names = sorted(name for name in SOURCES if within(name, TORCH_FREE) or name == "penstock.cli")
+    told = ("penstock.cli", "penstock.inspection", "penstock.inspection.", "penstock.zoo")
+    names = sorted(name for name in SOURCES if within(name, (*TORCH_FREE, *told)))
     assert loaded_by("".join(f"import {name}\n" for name in names)) <= {"fastapi"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock import options
 from penstock.errors import PenstockError
-from penstock.signature import Dim
+from penstock.signature import Dim, Range
 
 sizes = st.integers(1, 999_999)
 
@@ -58,3 +58,104 @@ def test_precisions_come_from_the_long_form_or_one_short_one() -> None:
     for given_twice in (("fp16", True, False), (None, True, True)):
         with pytest.raises(PenstockError, match="--fp16"):
             options.precisions(*given_twice)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.tuples(sizes, sizes, sizes).map(sorted)))
+def test_ranges_of_sizes_are_read_by_the_dimensions_name(ranges: dict[str, list[int]]) -> None:
+    found = options.size_ranges([f"{name}={low},{usual},{high}" for name, (low, usual, high) in ranges.items()])
+    assert found == {name: Dim(min=low, opt=usual, max=high) for name, (low, usual, high) in ranges.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seq", "--dim 'seq': must read NAME=…, as in seq=1,128,512"),
+        ("seq=", "--dim seq '': must be a whole number from 1 to 999999"),
+        ("seq=1,2", "--dim seq '1,2': must be MAX, or MIN,OPT,MAX, as in 1,8,64"),
+        ("seq=3,2,1", "--dim seq '3,2,1': a range must have 1 <= min <= opt <= max, not 3,2,1"),
+    ],
+)
+def test_a_range_of_sizes_of_another_form_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        options.size_ranges([text])
+    assert str(caught.value) == said
+
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+words = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True).filter(lambda word: word not in ("nan", "inf"))
+
+
+@given(words, floats | words, floats | words)
+def test_a_range_of_values_is_two_numbers_or_dimensions(name: str, low: float | str, high: float | str) -> None:
+    text = f"{name}={low},{high}"
+    if isinstance(low, float) and isinstance(high, float) and low > high:
+        with pytest.raises(PenstockError, match=r"--range .*: a range of values must have low <= high"):
+            options.value_ranges([text])
+    else:
+        assert options.value_ranges([text]) == {name: Range(low=low, high=high)}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ids", "--range 'ids': must read NAME=…, as in ids=0,30521"),
+        ("ids=5", "--range ids=5: must read NAME=LOW,HIGH, as in ids=0,30521"),
+        ("ids=1,2,3", "--range ids=1,2,3: must read NAME=LOW,HIGH"),
+        ("ids=,2", "--range ids=,2: "),
+        ("ids=0,nan", "--range ids=0,nan: high"),
+        ("ids=-inf,0", "--range ids=-inf,0: low"),
+        ("ids=0,a b", "--range ids=0,a b: "),
+        ("ids=3,1", "--range ids=3,1: a range of values must have low <= high, not 3,1"),
+    ],
+)
+def test_a_range_of_values_of_another_form_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        options.value_ranges([text])
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_name_given_twice_the_last_range_counts() -> None:
+    assert options.value_ranges(["a=0,1", "a=0,2"]) == {"a": Range(low=0, high=2)}
+    assert options.size_ranges(["a=1", "a=2"]) == {"a": Dim(opt=2, max=2)}
+
+
+@pytest.mark.parametrize(
+    ("script", "trace", "road"),
+    [
+        (None, False, "auto"),
+        (None, True, "trace"),
+        ("script", False, "script"),
+        ("auto", False, "auto"),
+        ("trace", False, "trace"),
+    ],
+)
+def test_the_road_to_torchscript_is_told_by_two_options(script: str | None, trace: bool, road: str) -> None:
+    assert options.road(script, trace) == road
+
+
+def test_two_roads_or_an_unknown_one_are_refused() -> None:
+    for script in ("script", "auto"):
+        with pytest.raises(PenstockError, match="--trace and --script: give one or the other"):
+            options.road(script, True)
+    with pytest.raises(PenstockError, match=r"--script 'ckpt\.pth': must be --script, or --script auto"):
+        options.road("ckpt.pth", False)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("export --script a.pth", "export --script=script a.pth"),
+        ("export a.pth --script", "export a.pth --script=script"),
+        ("export --script --fp16 a.pth", "export --script=script --fp16 a.pth"),
+        ("export --script auto a.pth", "export --script auto a.pth"),
+        ("export --script trace a.pth", "export --script trace a.pth"),
+        ("export --script=auto a.pth", "export --script=auto a.pth"),
+        ("export a.pth", "export a.pth"),
+        ("", ""),
+    ],
+)
+def test_a_bare_script_takes_no_file_for_its_value(typed: str, meant: str) -> None:
+    words = typed.split()
+    assert options.spelled_out(words) == meant.split()
+    assert words == typed.split()

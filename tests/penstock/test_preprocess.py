@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import ValidationError
 
+from penstock import preprocess as preprocessing
 from penstock.preprocess import MAX_PIXELS, BadImage, ImagePreprocess, decode_image
 
 GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
@@ -242,3 +243,167 @@ def test_a_figure_that_is_no_number_is_refused_by_name(field: str, value: float)
     fields[field] = value if field == "scale" else (value,)
     with pytest.raises(ValidationError, match=field):
         ImagePreprocess.model_validate(fields)
+
+
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+# As torchvision.models' default weights have them: the shorter side, the crop and the interpolation.
+PRESETS = {
+    "resnet50": (232, 224, "bilinear"),
+    "efficientnet_b0": (256, 224, "bicubic"),
+    "vit_b_16": (256, 224, "bilinear"),
+    "inception_v3": (342, 299, "bilinear"),
+    "padded": (200, 224, "bilinear"),
+}
+# Width and height: landscape, portrait, odd, at the limits of the crop, small, thin.
+SIZES = [(640, 480), (480, 640), (501, 333), (225, 232), (224, 224), (299, 257), (97, 61), (118, 29), (1, 9), (1, 1)]
+
+
+def picture(mode: str, width: int, height: int) -> Image.Image:
+    """Noise of any mode; with RGBA, in the alpha channel too."""
+    channels = {"L": (), "RGB": (3,), "RGBA": (4,), "LA": (2,), "CMYK": (4,)}.get(mode, (3,))
+    noise = np.random.default_rng(width * height).integers(0, 256, (height, width, *channels), np.uint8)
+    return Image.fromarray(noise, mode if mode in ("LA", "CMYK") else None).convert(mode)
+
+
+def square(shorter: int, side: int, resample: Any) -> ImagePreprocess:
+    sizes: Any = {"height": side, "width": side, "resize_shorter": shorter}
+    return ImagePreprocess(input="image", mode="RGB", resample=resample, **sizes, **IMAGENET)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("size", SIZES)
+def test_a_picture_gives_the_numbers_of_torchvisions_preset_bit_for_bit(preset: str, size: tuple[int, int]) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    from torchvision.transforms._presets import ImageClassification
+
+    shorter, side, resample = PRESETS[preset]
+    if preset != "padded":
+        weights = pytest.importorskip("torchvision.models").get_model_weights(preset).DEFAULT
+        theirs = weights.transforms()
+        assert (theirs.resize_size, theirs.crop_size) == ([shorter], [side])
+    else:
+        interpolation = transforms.InterpolationMode(resample)
+        theirs = ImageClassification(crop_size=side, resize_size=shorter, interpolation=interpolation)
+    shown = picture("RGB", *size)
+    expected = theirs(shown)[None].numpy()
+    found = square(shorter, side, resample).apply(shown)
+    assert found.dtype == np.float32
+    assert found.shape == (1, 3, side, side)
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+def test_a_picture_of_any_mode_is_made_rgb_first_as_torchvision_is_given_it(mode: str) -> None:
+    models = pytest.importorskip("torchvision.models")
+    shown = picture(mode, 301, 260)
+    theirs = models.get_model_weights("resnet50").DEFAULT.transforms()
+    assert np.array_equal(square(232, 224, "bilinear").apply(shown), theirs(shown.convert("RGB"))[None].numpy())
+
+
+def test_an_uploaded_jpeg_gives_the_numbers_of_torchvisions_preset() -> None:
+    models = pytest.importorskip("torchvision.models")
+    data = encode(np.asarray(picture("RGB", 401, 277)), "JPEG", quality=90)
+    theirs = models.get_model_weights("resnet50").DEFAULT.transforms()
+    expected = theirs(Image.open(io.BytesIO(data)).convert("RGB"))[None].numpy()
+    assert np.array_equal(square(232, 224, "bilinear").apply(decode_image(data)), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    shorter=st.integers(1, 40),
+    crop=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    resample=st.sampled_from(["nearest", "bilinear", "bicubic", "box", "lanczos"]),
+)
+def test_resizing_and_cropping_are_torchvisions_for_any_sizes(
+    size: tuple[int, int], shorter: int, crop: tuple[int, int], resample: Any
+) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    interpolation = transforms.InterpolationMode(resample)
+    theirs = transforms.Compose(
+        [
+            transforms.Resize(shorter, interpolation=interpolation),
+            transforms.CenterCrop(crop),
+            transforms.ToTensor(),
+            transforms.Normalize(**IMAGENET),
+        ]
+    )
+    sizes: Any = {"height": crop[0], "width": crop[1], "resize_shorter": shorter}
+    ours = ImagePreprocess(input="image", mode="RGB", resample=resample, **sizes, **IMAGENET)
+    shown = picture("RGB", *size)
+    assert np.array_equal(ours.apply(shown), theirs(shown)[None].numpy())
+
+
+@pytest.mark.parametrize("resample", ["nearest", "bilinear", "bicubic", "box", "lanczos"])
+def test_without_a_shorter_side_the_whole_picture_is_stretched_as_torchvision_does(resample: Any) -> None:
+    transforms = pytest.importorskip("torchvision.transforms")
+    theirs = transforms.Compose(
+        [
+            transforms.Resize((30, 50), interpolation=transforms.InterpolationMode(resample)),
+            transforms.ToTensor(),
+            transforms.Normalize(**IMAGENET),
+        ]
+    )
+    ours = ImagePreprocess(input="image", mode="RGB", height=30, width=50, resample=resample, **IMAGENET)
+    shown = picture("RGB", 71, 33)
+    assert np.array_equal(ours.apply(shown), theirs(shown)[None].numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "shorter", "side", "resample"),
+    [
+        ("resnet18.tv_in1k", 256, 224, "bilinear"),  # crop_pct 0.875
+        ("resnet18.a1_in1k", 235, 224, "bicubic"),  # crop_pct 0.95
+        ("cait_xxs24_224.fb_dist_in1k", 224, 224, "bicubic"),  # crop_pct 1.0
+        ("eva_large_patch14_336.in22k_ft_in22k_in1k", None, 336, "bicubic"),  # crop_mode squash, crop_pct 1.0
+    ],
+)
+def test_a_picture_gives_the_numbers_of_timms_transform_bit_for_bit(
+    name: str, shorter: int, side: int, resample: str
+) -> None:
+    timm = pytest.importorskip("timm")
+    config = timm.data.resolve_data_config({}, pretrained_cfg=timm.models.get_pretrained_cfg(name).to_dict())
+    theirs = timm.data.create_transform(**config, is_training=False)
+    ours = square(shorter, side, resample).model_copy(update={"mean": config["mean"], "std": config["std"]})
+    for size in SIZES:
+        shown = picture("RGB", *size)
+        assert np.array_equal(ours.apply(shown), theirs(shown)[None].numpy())
+
+
+def test_a_picture_smaller_than_the_crop_stands_in_the_middle_of_black() -> None:
+    plain: Any = {"mean": (0.0,), "std": (1.0,), "scale": 1.0}
+    ours = ImagePreprocess(input="x", mode="L", height=4, width=5, resize_shorter=2, **plain)
+    found = ours.apply(Image.fromarray(np.full((2, 2), 9, np.uint8)))
+    assert found[0, 0].tolist() == [[0, 0, 0, 0, 0], [0, 9, 9, 0, 0], [0, 9, 9, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_a_thin_picture_that_would_grow_over_the_pixel_limit_is_refused_before_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(BadImage) as caught:
+        square(224, 224, "bilinear").apply(Image.new("L", (60000, 1)))
+    assert "60000x1 pixels would have 3010560000" in str(caught.value)
+    assert f"the limit is {MAX_PIXELS} pixels" in str(caught.value)
+    monkeypatch.setattr(preprocessing, "MAX_PIXELS", 64)
+    small = ImagePreprocess(input="x", mode="L", height=4, width=4, resize_shorter=4, mean=(0.0,), std=(1.0,))
+    assert small.apply(Image.new("L", (1, 4))).shape == (1, 1, 4, 4)  # 4 x 16
+    with pytest.raises(BadImage, match=r"1x5 pixels would have 80 .* resized to 4; the limit is 64"):
+        small.apply(Image.new("L", (1, 5)))
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_shorter_side_below_one_is_refused(value: int) -> None:
+    with pytest.raises(ValidationError, match="resize_shorter"):
+        square(value, 8, "bilinear")
+
+
+@pytest.mark.parametrize("value", [0.0, -1 / 255])
+def test_a_scale_that_is_not_above_zero_is_refused(value: float) -> None:
+    with pytest.raises(ValidationError, match="scale"):
+        ImagePreprocess(input="x", mode="L", height=2, width=2, mean=(0.0,), std=(1.0,), scale=value)
+
+
+def test_preprocessing_recorded_before_there_was_a_shorter_side_reads_as_it_did() -> None:
+    fields = COLOUR.model_dump(mode="json")
+    del fields["resize_shorter"]
+    assert ImagePreprocess.model_validate(fields) == COLOUR

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penstock.errors import PenstockError
-from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor, first_message
+from penstock.signature import V2_DTYPES, Dim, Range, Signature, SignatureMismatch, Tensor, first_message
 
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-/:]{0,12}", fullmatch=True)
 DIMS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -249,3 +249,45 @@ def test_a_complaint_of_a_long_value_shows_its_beginning() -> None:
 
 def test_python_keywords_are_fine_as_names() -> None:
     assert all(Tensor.parse(f"{word}[{word}]").shape == (word,) for word in keyword.kwlist)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_a_range_of_values_is_in_order(low: float, high: float) -> None:
+    if low <= high:
+        assert Range(low=low, high=high).at({}) == (low, high)
+    else:
+        with pytest.raises(ValidationError, match="a range of values must have low <= high"):
+            Range(low=low, high=high)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), None, [1]])
+def test_a_bound_is_a_finite_number_or_a_name(value: Any) -> None:
+    for ends in ({"low": value, "high": 1}, {"low": 1, "high": value}):
+        with pytest.raises(ValidationError):
+            Range.model_validate(ends)
+
+
+def test_a_bound_that_names_a_dimension_is_its_size() -> None:
+    assert Range(low=1, high="length").at({"length": 7, "batch": 3}) == (1, 7)
+    assert Range(low="batch", high="length").at({"length": 7, "batch": 3}) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"words": Range(low=0, high=1)}, "the range of 'words' is of no input; those are ids, mask"),
+        ({"vector": Range(low=0, high=1)}, "the range of 'vector' is of no input"),
+        ({"ids": Range(low=0, high="depth")}, "the range of 'ids' names 'depth', which is no dynamic dimension"),
+        ({"ids": Range(low="depth", high=9)}, "the range of 'ids' names 'depth'"),
+    ],
+)
+def test_a_range_is_of_an_input_and_names_dimensions_that_there_are(ranges: dict[str, Range], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        Signature(**{**PAIR.__dict__, "ranges": ranges})
+
+
+def test_ranges_read_back_from_json_and_may_be_missing() -> None:
+    ranged = PAIR.model_copy(update={"ranges": {"ids": Range(low=0, high=9), "mask": Range(low=0, high="length")}})
+    assert Signature.model_validate_json(ranged.model_dump_json()) == ranged
+    old = {name: value for name, value in PAIR.model_dump(mode="json").items() if name != "ranges"}
+    assert Signature.model_validate(old) == PAIR

@@ -224,7 +224,6 @@ def write_fake_artifact(
         (folder / "model.fake").write_bytes(b"no model")
         artifact.write_golden(folder, inputs, outputs)
         receipt = Receipt(
-            schema=1,
             name=name,
             version=1,
             created=datetime.now(timezone.utc),
@@ -242,7 +241,7 @@ def write_fake_artifact(
                 real=False,
                 batches=(1,),
                 distances=(),
-                limits=Limits(max_error=1e-4, min_agreement=1.0),
+                limits={tensor.name: Limits(max_error=1e-4, min_agreement=1.0) for tensor in signature.outputs},
                 passed=True,
             ),
             hardware="any",

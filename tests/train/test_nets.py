@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from penstock import architecture, checkpoint
+from penstock import architecture, card
 from penstock.architecture import Architecture
 from penstock.train import nets
 from penstock.train.nets import ResidualNet
@@ -46,7 +46,7 @@ def test_a_network_learns_from_every_parameter() -> None:
 
 def test_arguments_from_json_build_the_same_network() -> None:
     kwargs = {"channels": 1, "widths": [4, 8], "classes": 3}
-    built = architecture.build(Architecture(target=f"{checkpoint.TRUSTED}:ResidualNet", kwargs=kwargs))
+    built = architecture.build(Architecture(target=f"{card.TRUSTED}:ResidualNet", kwargs=kwargs))
     built.load_state_dict(ResidualNet(1, (4, 8), 3).state_dict())
     assert not built.training
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from penstock import runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import RejectedInput
 from penstock.runtimes.torch import TorchRunner
@@ -28,27 +31,11 @@ def test_a_tuple_is_named_by_position() -> None:
     assert {name: array.tolist() for name, array in answer.items()} == {"a": [[2, -1]], "b": [[3, 0]]}
 
 
-def test_a_dict_is_named_by_key_in_the_signatures_order() -> None:
-    answer = TorchRunner(lambda x: {"b": x + 2, "a": x + 1}, SIGNATURE).run({"x": FEED})
-    assert list(answer) == ["a", "b"]
-    assert answer["a"].tolist() == [[2, -1]]
-
-
-def test_keys_that_are_no_text_are_named_by_their_text() -> None:
-    signature = SIGNATURE.model_copy(
-        update={"outputs": (Tensor(name="0", shape=("batch", 2)), Tensor(name="1", shape=("batch", 2)))}
-    )
-    answer = TorchRunner(lambda x: {1: x + 2, 0: x + 1}, signature).run({"x": FEED})
-    assert {name: array.tolist() for name, array in answer.items()} == {"0": [[2, -1]], "1": [[3, 0]]}
-    assert list(answer) == ["0", "1"]
-
-
 @pytest.mark.parametrize(
     ("module", "parts"),
     [
         (lambda x: x, ["answers 1 tensors", "names 2", "['a', 'b']"]),
         (lambda x: (x, x, x), ["answers 3 tensors", "names 2"]),
-        (lambda x: {"a": x, "c": x}, ["['a', 'c']", "['a', 'b']"]),
     ],
 )
 def test_other_outputs_than_the_signatures_are_refused(module: Any, parts: list[str]) -> None:
@@ -56,6 +43,35 @@ def test_other_outputs_than_the_signatures_are_refused(module: Any, parts: list[
         TorchRunner(module, SIGNATURE).run({"x": FEED})
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_tuple_or_a_list_of_one_is_one_output(kind: Any) -> None:
+    assert TorchRunner(lambda x: kind([x + 1]), ONE).run({"x": FEED})["a"].tolist() == [[2, -1]]
+
+
+def test_a_program_of_torch_export_is_run_from_its_file(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, x + 2
+
+    sizes = {"x": {0: torch.export.Dim("batch", max=4)}}
+    torch.export.save(torch.export.export(Net(), (torch.ones(2, 2),), dynamic_shapes=sizes), tmp_path / "model.pt2")
+    with runtimes.load("torch", tmp_path / "model.pt2", SIGNATURE) as runner:
+        answer = runner.run({"x": FEED})
+    assert {name: array.tolist() for name, array in answer.items()} == {"a": [[2, -1]], "b": [[3, 0]]}
+    with zipfile.ZipFile(tmp_path / "model.pt2", "a") as archive:
+        archive.writestr("model/data/weights/model.pt", b"a pickle")
+    with pytest.raises(PenstockError, match=r"model\.pt2: holds the entry 'data/weights/model\.pt'"):
+        runtimes.load("torch", tmp_path / "model.pt2", SIGNATURE)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.pt2"])
+def test_a_file_that_is_no_program_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"hello")
+    with pytest.raises(PenstockError, match=name) as caught:
+        runtimes.load("torch", tmp_path / name, SIGNATURE)
+    assert "\n" not in str(caught.value)
 
 
 def test_inputs_are_passed_by_position_in_the_signatures_order() -> None:

@@ -1,0 +1,113 @@
+"""Verification anew: a published artifact run again, against the checkpoint that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import architecture, card, checkpoint, datasets, options
+from penstock.artifact import Artifact
+from penstock.checkpoint import Checkpoint, Override
+from penstock.errors import PenstockError
+from penstock.export import gate, pipeline
+from penstock.export.reference import refer
+from penstock.files import sha256
+from penstock.parity import Limits
+from penstock.receipt import Source
+from penstock.replay import opened, show
+from penstock.signature import Signature
+from penstock.state import Choice
+
+Say = Callable[[str], None]
+
+
+def verify(folder: Path, against: Path, data: Path | None, model: str | None, say: Say, device: str = "cpu") -> None:
+    """Check an artifact's digests, load it by its runtime, and compare it with a checkpoint at every size.
+
+    Args:
+        folder: the artifact.
+        against: the checkpoint.
+        data: samples, `.npz` or a folder; without them those that the checkpoint holds, or synthetic ones.
+        model: the architecture, where it is the user's own code: a receipt alone does not get it imported.
+        say: told each step, in a line.
+        device: what runs the artifact; the checkpoint runs on the CPU.
+
+    Raises:
+        GateError: it does not answer as the checkpoint does.
+        PenstockError: it is damaged, cannot run here, or the checkpoint is of another contract.
+    """
+    found = opened(folder, say)
+    receipt = found.receipt
+    origin = _source(found, against, model, say)
+    given = None if data is None else datasets.read(data, receipt.preprocess, receipt.labels)
+    if given is not None:
+        receipt.signature.check(given.inputs, limit_batch=False)
+    reference = refer(origin, given)
+    held = [limit.max_error for limit in receipt.verification.limits.values()]
+    accepted = max(held) if "--max-error" in receipt.source.options else None
+    gate.check_source(reference, gate.source_limits(reference.noise, accepted))
+    limits = _widened(found) or gate.limits(receipt.precision, reference.noise)
+    proven = pipeline.prove(reference, receipt.runtime, found.model_path, limits, device=device)
+    kind = "real" if reference.real else "synthetic"
+    batches = ", ".join(map(str, proven.batches))
+    say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")
+    show(found, list(proven.distances), say)
+
+
+def _widened(found: Artifact) -> dict[str, Limits]:
+    """The limits that the user gave when the artifact was exported, which hold here too."""
+    words = found.receipt.source.options
+    return found.receipt.verification.limits if {"--max-error", "--min-agreement"} & set(words) else {}
+
+
+def _source(found: Artifact, against: Path, model: str | None, say: Say) -> Checkpoint:
+    """The checkpoint, loaded as it was when the artifact was made of it."""
+    source = found.receipt.source
+    origin = checkpoint.load(against, _override(source, model), say)
+    if origin.sha256 != source.sha256:
+        say(f"note: {against} is not the file that the artifact was made of ({source.checkpoint}); its answers decide")
+    code = architecture.code(origin.card.architecture.target)
+    if code is not None and source.code is not None and sha256(code) != source.code:
+        say(f"note: {code} has changed since")
+    ours, theirs = found.receipt.signature, origin.card.signature
+    if (ours.inputs, ours.outputs, ours.dims) != (theirs.inputs, theirs.outputs, theirs.dims):
+        raise PenstockError(
+            f"--against {against}: {_text(theirs)}; the artifact takes {_text(ours)}: it is of another model"
+        )
+    return origin
+
+
+def _override(source: Source, model: str | None) -> Override:
+    """What the user said when the artifact was made, from the receipt's words."""
+    target = model or _first(source, "--model")
+    library = (target or "").partition(":")[0] in architecture.LIBRARIES
+    if target is not None and model is None and not library and not card.trusted(target):
+        raise PenstockError(
+            f"the artifact was made of the architecture {target!r}, whose import would run its code; if you trust it, "
+            f"give it yourself: --model {target}"
+        )
+    batch = _first(source, "--batch")
+    ema = True if "--ema" in source.options else False if "--no-ema" in source.options else None
+    return Override(
+        model=target,
+        model_args=architecture.parse_arguments(_all(source, "--model-args")) if target is not None else {},
+        inputs=tuple(_all(source, "--input")),
+        dims=options.size_ranges(_all(source, "--dim")),
+        batch=None if batch is None else options.size_range(batch, "--batch"),
+        ranges=options.value_ranges(_all(source, "--range")),
+        keep=tuple(_all(source, "--keep")),
+        choice=Choice(ema, _first(source, "--key"), _first(source, "--prefix"), tuple(_all(source, "--allow-partial"))),
+    )
+
+
+def _all(source: Source, option: str) -> list[str]:
+    return [source.options[place + 1] for place, word in enumerate(source.options[:-1]) if word == option]
+
+
+def _first(source: Source, option: str) -> str | None:
+    return next(iter(_all(source, option)), None)
+
+
+def _text(signature: Signature) -> str:
+    dims = ", ".join(f"{name} {dim.min} to {dim.max}" for name, dim in signature.dims.items())
+    return f"{', '.join(map(str, signature.inputs))} -> {', '.join(map(str, signature.outputs))} ({dims})"

@@ -1,0 +1,106 @@
+"""Cards: what a penstock checkpoint says of itself beside its weights, and the real samples that it carries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from penstock import weights
+from penstock.architecture import Architecture
+from penstock.datasets import DatasetSpec, Rows
+from penstock.errors import PenstockError
+from penstock.preprocess import ImagePreprocess
+from penstock.signature import Signature, first_message
+
+SCHEMA = 1
+# Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
+TRUSTED = "penstock.train.nets"
+
+
+class Card(BaseModel):
+    """What a penstock checkpoint says of itself beside its weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    penstock: int = SCHEMA
+    name: str
+    architecture: Architecture
+    signature: Signature
+    preprocess: ImagePreprocess | None = None
+    labels: tuple[str, ...] | None = None
+    task: str | None = None
+    dataset: DatasetSpec | None = None
+    metrics: dict[str, float] = {}
+    versions: dict[str, str] = {}
+
+
+def read(path: Path, content: dict[str, Any]) -> Card | None:
+    """The card in a checkpoint's content, or None in anybody else's.
+
+    Raises:
+        PenstockError: it is damaged, or of another schema.
+    """
+    if "penstock" not in content:
+        return None
+    fields = {name: value for name, value in content.items() if name in Card.model_fields}
+    if fields.get("penstock") != SCHEMA:
+        raise PenstockError(f"{path}: checkpoint schema {fields.get('penstock')!r}; this penstock reads {SCHEMA}")
+    try:
+        return Card.model_validate(fields)
+    except ValidationError as error:
+        raise PenstockError(f"{path}: its description is damaged: {first_message(error)}") from None
+
+
+def trusted(target: str) -> bool:
+    """Whether a file may name this architecture by itself, since importing it runs only penstock's own code."""
+    module, _, name = target.rpartition(":")
+    return module == TRUSTED and name.isidentifier() and not name.startswith("_")
+
+
+def check(path: Path, card: Card) -> None:
+    """See that labels and preprocessing are of this model."""
+    inputs = {tensor.name: tensor for tensor in card.signature.inputs}
+    image = card.preprocess
+    if image is not None:
+        shape = inputs[image.input].shape if image.input in inputs else ()
+        if shape[1:] != (image.channels, image.height, image.width):
+            size = f"[{image.channels}, {image.height}, {image.width}]"
+            raise PenstockError(
+                f"{path}: its preprocessing makes {image.input!r} of {size}; the inputs are "
+                f"{', '.join(map(str, card.signature.inputs))}"
+            )
+    classes = card.signature.outputs[0].shape[-1] if card.signature.outputs[0].shape else None
+    if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
+        raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
+
+
+def pack(rows: Rows | None) -> dict[str, Any] | None:
+    """Samples as tensors, which a checkpoint may hold."""
+    if rows is None:
+        return None
+    inputs = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in rows.inputs.items()}
+    return {"inputs": inputs, "labels": None if rows.labels is None else torch.from_numpy(rows.labels)}
+
+
+def samples(path: Path, content: dict[str, Any], part: str, signature: Signature) -> Rows | None:
+    """The real samples under `part` of a checkpoint of ours; in anybody else's the word may mean anything.
+
+    Raises:
+        PenstockError: they are damaged, or not of the signature.
+    """
+    held = content.get(part) if "penstock" in content else None
+    if held is None:
+        return None
+    try:
+        labels = held["labels"]
+        rows = Rows(
+            {name: tensor.numpy() for name, tensor in held["inputs"].items()},
+            None if labels is None else labels.numpy(),
+        )
+        signature.check(rows.inputs, limit_batch=False)
+    except Exception as error:  # whatever a damaged entry makes of itself
+        raise PenstockError(f"{path}: its {part} samples are damaged: {weights.first_line(error)}") from None
+    return rows

@@ -1,0 +1,241 @@
+"""The intake proof: every tensor of a checkpoint found its place in the module, and every place its tensor."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from penstock.errors import PenstockError
+from penstock.modules import tied
+from penstock.state import Choice, Found, some
+
+PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.")
+# What compiling, data-parallel and checkpointing wrappers put in the middle of a name.
+_INNER = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+# What an averaging wrapper counts beside the weights.
+_COUNTERS = {"n_averaged"}
+State = dict[str, torch.Tensor]
+
+
+class Proof(BaseModel):
+    """That a checkpoint's tensors are the module's, all of them and no others.
+
+    `initial`: names left at their initial value, as the user allowed. `tied`: names that share another's tensor and
+    were filled by it. `outside`: tensors that `--prefix` left out. `dtypes`: other than float32, which they were
+    turned into.
+    """
+
+    loaded: int
+    expected: int
+    prefix: str = ""
+    wrapper: str = ""
+    why: str = ""
+    initial: tuple[str, ...] = ()
+    tied: int = 0
+    outside: int = 0
+    dtypes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [
+            f", from {self.wrapper!r}{f' ({self.why})' if self.why else ''}" if self.wrapper else "",
+            f", prefix {self.prefix!r} stripped" if self.prefix else "",
+            f", {self.tied} of them tied to others" if self.tied else "",
+            f", {self.outside} outside the prefix left out" if self.outside else "",
+            f", {' and '.join(self.dtypes)} turned into float32" if self.dtypes else "",
+            f", {len(self.initial)} LEFT AT THEIR INITIAL VALUE: {some(self.initial)}" if self.initial else "",
+        ]
+        return f"{self.loaded} of {self.expected} tensors loaded{''.join(parts)}"
+
+
+def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof:
+    """Put the tensors of a checkpoint into `module`, every one of them.
+
+    Raises:
+        PenstockError: with the names that are missing, unexpected, mis-shaped, or not of the module's kind of number.
+    """
+    choice = choice or Choice()
+    state = found.value.state_dict() if isinstance(found.value, nn.Module) else dict(found.value)
+    unusual = [name for name, tensor in state.items() if _is_unusual(tensor)]
+    if unusual:
+        raise PenstockError(
+            f"tensors must be dense and hold real numbers; these are sparse, nested, meta, quantised or complex: "
+            f"{some(unusual)}"
+        )
+    expected = module.state_dict()
+    total = len(state)
+    state, prefix = _named_as(_under(state, choice.prefix), set(expected))
+    outside = total - len(state)
+    initial = _left_initial(state, expected, choice.partial)
+    state = {name: tensor for name, tensor in state.items() if name not in initial}
+    filled = _fill_tied(state, tied(module))
+    initial = [name for name in initial if name not in state]
+    misfits, unlike = list(_misfits(state, expected)), list(_unlike(state, expected))
+    missing = [name for name in expected if name not in state and name not in initial]
+    unexpected = [name for name in state if name not in expected]
+    if not misfits and not unlike:
+        unmet, unexpected = _put(module, state)
+        missing = [name for name in unmet if name not in initial]
+    if missing or unexpected or misfits or unlike:
+        listed = {"missing": missing, "unexpected": unexpected, "mis-shaped": misfits, "of another kind": unlike}
+        raise PenstockError(
+            f"the checkpoint's tensors are not those of {type(module).__name__}: {_listed(listed)}; "
+            f"{_advice(found, state, expected, listed)}"
+        )
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in state.values() if tensor.is_floating_point()}
+    return Proof(
+        loaded=len(expected) - len(initial),
+        expected=len(expected),
+        prefix=(choice.prefix or "") + prefix,
+        wrapper=found.wrapper,
+        why=found.why,
+        initial=tuple(initial),
+        tied=filled,
+        outside=outside if choice.prefix else 0,
+        dtypes=tuple(sorted(kinds - {"float32"})),
+    )
+
+
+def _put(module: nn.Module, state: State) -> tuple[list[str], list[str]]:
+    """Load tensors that fit; the names that are missing and unexpected, since modules may know older names of theirs.
+
+    Raises:
+        PenstockError: a module's own hook refuses what it finds.
+    """
+    try:
+        unmet = module.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise PenstockError(f"the model refuses the checkpoint's tensors: {' '.join(str(error).split())}") from None
+    return list(unmet.missing_keys), list(unmet.unexpected_keys)
+
+
+def _is_unusual(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_meta
+        or tensor.is_nested
+        or tensor.is_quantized
+        or tensor.is_complex()
+        or tensor.layout != torch.strided
+    )
+
+
+def _under(state: State, prefix: str | None) -> State:
+    """The tensors under a prefix, without it."""
+    if prefix is None:
+        return state
+    under = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    if not under:
+        raise PenstockError(f"--prefix {prefix!r}: no name begins with it; they are {some(state)}")
+    return under
+
+
+def _named_as(state: State, expected: set[str]) -> tuple[State, str]:
+    """The state with the wrappers' parts of its names taken away, as far as that makes them the expected ones."""
+    best: tuple[State, str] = (state, "")
+    for candidate, prefix in _renamed(state, expected):
+        if candidate.keys() == expected:
+            return candidate, prefix
+        if len(expected & candidate.keys()) > len(expected & best[0].keys()):
+            best = candidate, prefix
+    return best
+
+
+def _renamed(state: State, expected: set[str]) -> Iterator[tuple[State, str]]:
+    """The state under every name that it may stand for: prefixes stripped, and then the parts in the middle too."""
+    levels = list(_stripped(state, expected))
+    yield from levels
+    for level, prefix in levels:
+        inner = {".".join(part for part in name.split(".") if part not in _INNER): held for name, held in level.items()}
+        if len(inner) == len(level) and inner.keys() != level.keys():
+            yield inner, prefix
+
+
+def _stripped(state: State, expected: set[str]) -> Iterator[tuple[State, str]]:
+    stripped = ""
+    while True:
+        state = {name: tensor for name, tensor in state.items() if name not in _COUNTERS or name in expected}
+        yield state, stripped
+        prefix = next((item for item in PREFIXES if state and all(name.startswith(item) for name in state)), None)
+        if prefix is None:
+            return
+        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+        stripped += prefix
+
+
+def _left_initial(state: State, expected: Mapping[str, torch.Tensor], partial: tuple[str, ...]) -> list[str]:
+    """The names that may and must stay at their initial value: allowed by the user, missing or of another shape."""
+    initial = []
+    for pattern in partial:
+        allowed = [name for name in expected if fnmatch.fnmatchcase(name, pattern)]
+        if not allowed:
+            raise PenstockError(f"--allow-partial {pattern!r}: matches no tensor of the model: {some(expected)}")
+        initial += [name for name in allowed if name not in state or _misfit(state[name], expected[name])]
+    return list(dict.fromkeys(initial))
+
+
+def _fill_tied(state: State, groups: list[list[str]]) -> int:
+    """Give every name that shares a tensor the one that the file has for another of them; how many were given one.
+
+    Raises:
+        PenstockError: the file has different values for names that are one tensor in the module.
+    """
+    filled = 0
+    for group in groups:
+        present = [name for name in group if name in state]
+        for name in present[1:]:
+            if not torch.equal(state[name], state[present[0]]):
+                raise PenstockError(
+                    f"{present[0]!r} and {name!r} are one tensor in the model, and have different values in the file; "
+                    "build the model without tying them (--model-args)"
+                )
+        lacking = [name for name in group if name not in state] if present else []
+        state.update((name, state[present[0]]) for name in lacking)
+        filled += len(lacking)
+    return filled
+
+
+def _misfits(state: State, expected: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    for name, tensor in expected.items():
+        if name in state and _misfit(state[name], tensor):
+            yield f"{name} {list(state[name].shape)} for {list(tensor.shape)}"
+
+
+def _misfit(held: torch.Tensor, place: torch.Tensor) -> bool:
+    return not is_lazy(place) and held.shape != place.shape
+
+
+def _unlike(state: State, expected: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    for name, tensor in expected.items():
+        if name in state and state[name].is_floating_point() != tensor.is_floating_point():
+            yield f"{name} {state[name].dtype} for {tensor.dtype}".replace("torch.", "")
+
+
+def _listed(problems: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{len(names)} {what} ({some(names)})" for what, names in problems.items() if names)
+
+
+def _advice(found: Found, state: State, expected: Mapping[str, torch.Tensor], problems: Mapping[str, list[str]]) -> str:
+    """What would make these tensors fit, where that can be told."""
+    outputs = {state[text.split()[0]].shape[:1] for text in problems["mis-shaped"]}
+    only_shapes = problems["mis-shaped"] and not any(names for what, names in problems.items() if what != "mis-shaped")
+    if only_shapes and len(outputs) == 1 and (sizes := outputs.pop()):
+        (size,) = sizes
+        owners = {text.split()[0].rpartition(".")[0] for text in problems["mis-shaped"]}
+        if len(owners) == 1:
+            return (
+                f"its {owners.pop()!r} has {size} outputs: if these are classes, give --model-args num_classes={size}"
+            )
+    names = found.value.state_dict() if isinstance(found.value, nn.Module) else found.value
+    for prefix in dict.fromkeys(f"{name.split('.')[0]}." for name in names):
+        if {name.removeprefix(prefix) for name in names if name.startswith(prefix)} == expected.keys():
+            return f"--prefix {prefix} takes those under it and leaves the others out"
+    if problems["missing"] and not problems["unexpected"] and not problems["mis-shaped"]:
+        return (
+            "give the architecture that it was trained with (--model, --model-args), or say which may stay at their "
+            f"initial values: --allow-partial {problems['missing'][0]}"
+        )
+    return "give the architecture that it was trained with (--model, --model-args)"

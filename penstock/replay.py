@@ -1,0 +1,82 @@
+"""Replay: an artifact's stored inputs run again, and its answers compared with those stored of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock import artifact, evaluation, parity
+from penstock.artifact import Artifact
+from penstock.datasets import Rows
+from penstock.errors import PenstockError
+from penstock.parity import Distance
+from penstock.runtimes import Runner
+
+Say = Callable[[str], None]
+
+
+def replay(found: Artifact, runner: Runner) -> list[Distance]:
+    """See that a loaded runner still gives the source model's outputs for the stored inputs.
+
+    Returns:
+        How far each output is from the stored one.
+
+    Raises:
+        PenstockError: a limit of the receipt's is passed.
+    """
+    receipt = found.receipt
+    inputs, outputs = found.golden()
+    signature, limits = receipt.signature, receipt.verification.limits
+    try:
+        answer = evaluation.outputs(runner, Rows(inputs, None), signature.max_batch, signature.min_batch)
+        # Agreement over eight rows says little; the gate held it over all samples.
+        distances = [item.without_agreement() for item in parity.compare(outputs, answer)]
+    except ValueError as error:
+        raise PenstockError(f"{receipt.name}: its answer to its own golden inputs is wrong: {error}") from None
+    for item in distances:
+        failure = item.failure(limits[item.output])
+        if failure is not None:
+            raise PenstockError(
+                f"{receipt.name}: output {item.output!r} for its own golden inputs is wrong on this machine: {failure}"
+            )
+    return distances
+
+
+def verify(folder: Path, say: Say, device: str = "cpu") -> None:
+    """Check an artifact's digests, load it by its runtime, and replay the answers that it stores of its source.
+
+    Raises:
+        PenstockError: it is damaged, cannot run here, or does not answer as it should.
+    """
+    found = opened(folder, say)
+    with found.load(device=device) as runner:
+        distances = replay(found, runner)
+    show(found, distances, say)
+
+
+def opened(folder: Path, say: Say) -> Artifact:
+    """The artifact in a folder, undamaged and fit to run here.
+
+    Raises:
+        PenstockError: it is not.
+    """
+    found = artifact.read(folder)
+    found.check_digests()
+    reason = found.unavailable()
+    if reason is not None:
+        raise PenstockError(f"{found.folder}: {reason}")
+    say(f"{found.folder}: {len(found.receipt.files)} files, digests as in the receipt")
+    return found
+
+
+def show(found: Artifact, distances: list[Distance], say: Say) -> None:
+    """Say how far each output is from its source, and that this is near enough."""
+    receipt = found.receipt
+    for item in distances:
+        agreement = "" if item.agreement is None else f", top-1 agreement {item.agreement:.2%}"
+        say(
+            f"  {item.output}: relative L2 error {item.rel_l2:.2e} (limit "
+            f"{receipt.verification.limits[item.output].max_error:.2e}), largest absolute {item.max_abs:.2e}, "
+            f"cosine {item.cosine:.9f}{agreement}"
+        )
+    say(f"verified: {receipt.name} version {receipt.version} answers as its source does")
