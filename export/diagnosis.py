@@ -97,7 +97,7 @@ def _detail(chain: list[BaseException]) -> str:
 
 
 def _where(chain: list[BaseException], text: str, module: nn.Module) -> str:
-    """The innermost place in the model's own code that an error names or passed through, as `encoder.gate (net.py:12)`."""
+    """The innermost place in the model's own code that an error passed through or names: `encoder.gate (net.py:12)`."""
     root, prefix = module, ""
     while isinstance(inner := getattr(root, "inner", None), nn.Module) and _is_ours(inspect.getfile(type(root))):
         root, prefix = inner, f"{prefix}inner."  # an adapter's

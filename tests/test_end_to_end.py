@@ -315,7 +315,10 @@ MORE_EXPORTS: dict[str, Case] = {
         ["--precision int8 needs real samples", "--data FILE.npz"],
     ),
     "a range of no dimension": (["--dim", "seq=1,8,64", "best.pth"], ["--dim seq", "those are batch"]),
-    "a range without sizes": (["--dim", "batch", "best.pth"], ["--dim 'batch'", "must read NAME=…, as in seq=1,128,512"]),
+    "a range without sizes": (
+        ["--dim", "batch", "best.pth"],
+        ["--dim 'batch'", "must read NAME=…, as in seq=1,128,512"],
+    ),
     "a misspelt dimension": (["--dim", "btach=1,8,64", "best.pth"], ["--dim btach", "those are batch"]),
     "values of no input": (["--range", "ids=0,9", "best.pth"], ["--range ids", "those are image"]),
     "values out of order": (["--range", "image=9,0", "best.pth"], ["--range image=9,0", "low <= high"]),

@@ -125,7 +125,7 @@ class Fixing(nn.Module):
 
 
 def test_a_dynamic_dimension_that_the_module_fixes_is_refused() -> None:
-    with pytest.raises(PenstockError, match="a size that the model fixes.*batch.*--batch or --dim"):
+    with pytest.raises(PenstockError, match=r"a size that the model fixes.*batch.*--batch or --dim"):
         captured(Fixing(), DENSE)
 
 
@@ -206,7 +206,7 @@ def test_a_torchscript_program_that_fixes_its_batch_is_refused() -> None:
             return x[:, :2] + torch.zeros(8, 2)
 
     module = torch.jit.trace(Eight(), torch.zeros(8, 3))
-    with pytest.raises(PenstockError, match="dynamic dimension was fixed on the way|cannot be written as ONNX"):
+    with pytest.raises(PenstockError, match=r"dynamic dimension was fixed on the way|cannot be written as ONNX"):
         capture.onnx_of_script(module, DENSE)
 
 

@@ -314,7 +314,7 @@ def test_limits_that_the_user_gives_hold_for_every_output_whatever_the_noise() -
     "figures", [{"max_error": -1.0}, {"max_error": np.nan}, {"max_error": np.inf}, {"min_agreement": 1.01}]
 )
 def test_a_limit_that_is_none_is_refused_by_its_options(figures: dict[str, float]) -> None:
-    with pytest.raises(PenstockError, match="^--max-error, --min-agreement: "):
+    with pytest.raises(PenstockError, match=r"^--max-error, --min-agreement: "):
         gate.limits("fp32", NOISE, **figures)
 
 

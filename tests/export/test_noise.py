@@ -22,9 +22,10 @@ from penstock.parity import Limits
 from penstock.signature import Dim, Signature, Tensor
 
 ULP = 2.0**-23
+BATCH = Dim(opt=8, max=64)
 
 
-def signature(width: int = 256, batch: Dim = Dim(opt=8, max=64), outputs: tuple[str, ...] = ("y",)) -> Signature:
+def signature(width: int = 256, batch: Dim = BATCH, outputs: tuple[str, ...] = ("y",)) -> Signature:
     return Signature(
         inputs=(Tensor(name="x", shape=("batch", width)),),
         outputs=tuple(Tensor(name=name, shape=("batch", width)) for name in outputs),

@@ -663,7 +663,7 @@ def test_a_source_whose_rounding_settles_nothing_is_refused_before_the_work_unle
 
 def test_limits_of_the_users_that_are_tighter_than_rounding_stop_exports_and_not_the_source(theirs: Path) -> None:
     request = Request(theirs, override=THEIRS, formats=("torchscript",), precisions=("fp16",), max_error=1e-9)
-    with pytest.raises(GateError, match="ckpt-torchscript-fp16: the gate stopped it: .* is over the limit of 1e-09"):
+    with pytest.raises(GateError, match=r"ckpt-torchscript-fp16: the gate stopped it: .* is over the limit of 1e-09"):
         export(request)
 
 

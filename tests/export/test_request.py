@@ -37,9 +37,13 @@ def round_trip(request: Request, format: str) -> Request:
 
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,6}", fullmatch=True)
-texts = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=("Cs",)), min_size=1, max_size=9)
+texts = st.text(
+    st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_categories=("Cs",)), min_size=1, max_size=9
+)
 plain = st.one_of(st.integers(-9, 9), st.booleans(), st.none(), st.floats(-4, 4), texts, st.lists(st.integers(0, 9)))
-dims = st.lists(st.integers(1, 999), min_size=3, max_size=3).map(lambda held: Dim(**dict(zip(("min", "opt", "max"), sorted(held), strict=True))))
+dims = st.lists(st.integers(1, 999), min_size=3, max_size=3).map(
+    lambda held: Dim(**dict(zip(("min", "opt", "max"), sorted(held), strict=True)))
+)
 bounds = st.one_of(st.integers(-(2**31), 2**31).map(float), st.floats(-1e6, 1e6))
 numbers = st.tuples(bounds, bounds).map(lambda ends: Range(low=min(ends), high=max(ends)))
 ranges = st.one_of(numbers, st.sampled_from([Range(low=1, high="seq"), Range(low="seq", high="seq")]))

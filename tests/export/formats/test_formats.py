@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,9 +136,9 @@ CALLS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...], list[str]]] = {
 
 
 @pytest.fixture(scope="module", params=CALLS)
-def called(request: pytest.FixtureRequest, source_of: SourceOf) -> Iterator[tuple[Source, list[str]]]:
+def called(request: pytest.FixtureRequest, source_of: SourceOf) -> tuple[Source, list[str]]:
     make, inputs, outputs = CALLS[request.param]
-    yield source_of(make(), *inputs, batch=Dim(opt=4, max=16)), outputs
+    return source_of(make(), *inputs, batch=Dim(opt=4, max=16)), outputs
 
 
 @pytest.mark.parametrize("format", WRITTEN)
@@ -192,7 +192,7 @@ def test_a_capture_that_failed_is_not_tried_again(source_of: SourceOf, monkeypat
     source = source_of(Reordered(), X, SCALE)
     for _ in range(3):
         with pytest.raises(PenstockError, match="cannot be captured"):
-            source.program
+            _ = source.program
     assert runs == ["program"]
 
 

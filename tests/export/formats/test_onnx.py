@@ -84,9 +84,7 @@ class Block(nn.Module):
 @pytest.fixture(scope="module")
 def block(source_of: Callable[..., Source]) -> Source:
     torch.manual_seed(0)
-    return source_of(
-        Block(), "image:float32[batch,3,side,side]", "lengths:int64[batch]", side=Dim(min=4, opt=6, max=9)
-    )
+    return source_of(Block(), "image:float32[batch,3,side,side]", "lengths:int64[batch]", side=Dim(min=4, opt=6, max=9))
 
 
 @pytest.mark.parametrize("opset", [17, 18, 21])

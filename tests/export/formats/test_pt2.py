@@ -71,7 +71,7 @@ def test_a_batch_beyond_its_range_is_refused_by_the_file_itself(written: Any) ->
 def test_the_file_says_nothing_of_the_machine_it_was_made_on(written: Any) -> None:
     held = entries(written.path)
     assert any(name.endswith(".json") for name in held)
-    traces = (b"site-packages", b"stack_trace\": \"", b"Traceback", Path(__file__).name.encode(), b'File "')
+    traces = (b"site-packages", b'stack_trace": "', b"Traceback", Path(__file__).name.encode(), b'File "')
     for name, content in held.items():
         for trace in (*traces, str(Path(torch.__file__).parent).encode(), str(Path.cwd()).encode()):
             assert trace not in content, (name, trace)

@@ -111,7 +111,9 @@ def test_what_a_trace_would_freeze_is_scripted_unasked(
 
 
 @pytest.mark.parametrize(
-    ("module", "kind"), [(Branch(), "boolean"), (Measured(), "number"), (Looped(), "integer")], ids=lambda item: str(item)
+    ("module", "kind"),
+    [(Branch(), "boolean"), (Measured(), "number"), (Looped(), "integer")],
+    ids=lambda item: str(item),
 )
 def test_it_is_refused_by_tracing_alone_with_its_line_and_told_to_script(
     source_of: SourceOf, write: Write, module: nn.Module, kind: str
@@ -311,7 +313,9 @@ def test_other_warnings_of_a_model_do_not_refuse_it(source_of: SourceOf, write: 
 # --- Programs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [lambda module: torch.jit.script(module), lambda m: torch.jit.trace(m, torch.ones(2, 3))])
+@pytest.mark.parametrize(
+    "make", [lambda module: torch.jit.script(module), lambda m: torch.jit.trace(m, torch.ones(2, 3))]
+)
 def test_a_program_is_written_as_it_was_and_takes_no_other_road(
     source_of: SourceOf, write: Write, make: Callable[[nn.Module], Any]
 ) -> None:
