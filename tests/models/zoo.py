@@ -78,6 +78,8 @@ _SEQ, _LENGTHS = {"seq": (1, 16, 64)}, {"lengths": ("1", "seq")}
 _TOKENS = {"tokens": ("0", "99")}
 _WORDS = {"vocab_size": 1000, "max_position_embeddings": 80}
 _IDS = {"input_ids": ("0", "999")}
+_FIXES = "a trace would fix a value that may depend on the input"
+_BRANCH = "a branch or a number that depends on the input's values"
 
 
 def _text(name: str, *inputs: str, config: dict[str, Any], ranges: dict[str, tuple[str, str]]) -> Model:
@@ -152,10 +154,33 @@ MODELS = (
         ranges={**_TOKENS, **_LENGTHS},
     ),
     _net("GruClassifier", "features:float32[batch,seq,12]", dims=_SEQ),
-    _net("ValuesDecide", "x:float32[batch,8]", "steps:int64[batch]", ranges={"steps": ("0", "6")}),
-    _net("ValuesDecideInside", "x:float32[batch,8]", "steps:int64[batch]", ranges={"steps": ("0", "6")}),
+    _net(
+        "ValuesDecide",
+        "x:float32[batch,8]",
+        "steps:int64[batch]",
+        ranges={"steps": ("0", "6")},
+        reasons={"torchscript --trace": _FIXES, "onnx": _BRANCH, "pt2": _BRANCH},
+    ),
+    _net(
+        "ValuesDecideInside",
+        "x:float32[batch,8]",
+        "steps:int64[batch]",
+        ranges={"steps": ("0", "6")},
+        reasons={
+            "torchscript --trace": _FIXES,
+            "torchscript --script": "Python that TorchScript cannot compile",
+            "onnx": _BRANCH,
+            "pt2": _BRANCH,
+        },
+    ),
     _net("UnusedArgument", "x:float32[batch,8]", "unused:float32[batch,3]", "y:float32[batch,8]"),
-    _net("KeywordOnly", "x:float32[batch,8]", "scale:float32[batch]", "offset:float32[batch,4]"),
+    _net(
+        "KeywordOnly",
+        "x:float32[batch,8]",
+        "scale:float32[batch]",
+        "offset:float32[batch,4]",
+        reasons={"torchscript --script": "keyword-only parameters .* cannot be given to a script"},
+    ),
     _net(
         "NestedTuples",
         "x:float32[batch,8]",
