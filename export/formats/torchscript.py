@@ -27,7 +27,7 @@ from penstock.export import capture
 from penstock.export.diagnosis import diagnose
 from penstock.export.formats import Built, Options, Source
 from penstock.parity import compare
-from penstock.runtimes.torch import TorchRunner
+from penstock.runtimes.torch import TorchRunner, forbid_tf32_in
 from penstock.synthetic import synthesize
 
 PRECISIONS = ("fp32", "fp16")
@@ -161,6 +161,7 @@ def _trace(module: nn.Module, source: Source) -> tuple[Any, list[warnings.Warnin
             )
     except Exception as error:  # the module's own code runs here
         raise _Refused(str(diagnose(error, module))) from None
+    forbid_tf32_in(traced)
     return traced, [item for item in caught if issubclass(item.category, TracerWarning)]
 
 

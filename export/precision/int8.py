@@ -25,8 +25,8 @@ ONNXRUNTIME_METHOD, TENSORRT_METHOD = "minmax", "max"
 def for_onnxruntime(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
     """Quantise for onnxruntime's kernels: activations to uint8, weights to int8, symmetric and per channel.
 
-    Weights get 7 of the 8 bits. Without VNNI an x86 CPU adds two products of uint8 by int8 in 16 bits (vpmaddubsw), which
-    full weights overflow: 2 * 255 * 127 > 2**15, while 2 * 255 * 64 is not, so that every CPU answers alike.
+    Weights get 7 of the 8 bits, so that every CPU answers alike: without VNNI, x86 adds two products of uint8 by int8
+    in 16 bits (vpmaddubsw), which full weights overflow: 2 * 255 * 127 > 2**15, but 2 * 255 * 64 is not.
 
     Args:
         graph: a float32 `onnx.ModelProto`; left as it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,7 @@ def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int 
         raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
     if device.startswith("cuda"):
         _send_constants(module, device)
+        forbid_tf32_in(module)
     return TorchRunner(module, signature, device, threads)
 
 
@@ -111,9 +112,20 @@ def _send_constants(module: Any, device: str) -> None:
     wanted = next(
         n for n in example.graph.findAllNodes("prim::Constant") if f'Device = prim::Constant[value="{device}' in repr(n)
     )
-    for part in module.modules():
-        if not part._c._has_method("forward"):
-            continue
-        for node in part.graph.findAllNodes("prim::Constant"):
+    for graph in _graphs(module):
+        for node in graph.findAllNodes("prim::Constant"):
             if 'Device = prim::Constant[value="cpu"]' in repr(node):
                 node.copyAttributes(wanted)
+
+
+def forbid_tf32_in(module: Any) -> None:
+    """Take back what a trace records of the process that it was made in: that convolutions on CUDA may use TF32."""
+    for graph in _graphs(module):
+        for node in graph.findAllNodes("aten::_convolution"):
+            graph.setInsertPoint(node)
+            node.replaceInput(len(list(node.inputs())) - 1, graph.insertConstant(False))
+
+
+def _graphs(module: Any) -> Iterator[Any]:
+    """The graphs of a TorchScript module's forward and of its parts', to be changed in place."""
+    return (part.graph for part in module.modules() if part._c._has_method("forward"))

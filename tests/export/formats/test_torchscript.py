@@ -90,6 +90,13 @@ def test_every_road_and_precision_gives_float32_answers_at_any_batch(
         assert precision == "fp32" or not torch.equal(got, expected)
 
 
+def test_a_trace_does_not_record_that_cuda_may_round_to_tf32(source_of: SourceOf, write: Write) -> None:
+    source = source_of(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 2, 3)), "x:float32[batch,3,8,8]")
+    graph = torch.jit.load(str(write(source, "torchscript", road="trace").path)).inlined_graph
+    found = [list(node.inputs())[-1].toIValue() for node in graph.findAllNodes("aten::_convolution")]
+    assert found == [False, False]
+
+
 def test_exporting_at_half_precision_leaves_the_source_in_float32(source_of: SourceOf, write: Write) -> None:
     module = nn.Linear(3, 3).eval()
     write(source_of(module, X), "torchscript", precision="fp16")

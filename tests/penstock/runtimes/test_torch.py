@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from torch import nn
 from penstock import runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import RejectedInput
-from penstock.runtimes.torch import TorchRunner
+from penstock.runtimes.torch import TorchRunner, _send_constants, forbid_tf32_in
 from penstock.signature import Dim, Signature, Tensor
 
 SIGNATURE = Signature(
@@ -145,3 +147,49 @@ def test_a_machine_without_room_is_no_fault_of_the_inputs(module: Any) -> None:
     with pytest.raises(Exception, match=r"room|memory") as caught:
         TorchRunner(module, ONE).run({"x": FEED})
     assert not isinstance(caught.value, PenstockError)
+
+
+class MakesItsOwn(nn.Module):
+    """A convolution, and a tensor made while it runs, within another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ConvTranspose2d(1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x) + torch.arange(3, device=x.device)
+
+
+def traced() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(MakesItsOwn().eval(), torch.ones(2, 1, 3, 3))
+
+
+def graph(module: Any) -> Any:
+    """The whole graph of the file that a module is saved as."""
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer).inlined_graph
+
+
+def allowances(module: Any) -> list[bool]:
+    held = graph(module)  # which its nodes do not outlive
+    return [list(node.inputs())[-1].toIValue() for node in held.findAllNodes("aten::_convolution")]
+
+
+def test_a_trace_no_longer_allows_tf32_to_its_convolutions() -> None:
+    module = traced()
+    assert allowances(module) == [True, True]  # what PyTorch records, unasked
+    forbid_tf32_in(module)
+    assert allowances(module) == [False, False]
+
+
+def test_a_trace_makes_its_own_tensors_on_the_device_that_it_is_sent_to() -> None:
+    module = traced()
+    assert 'Device = prim::Constant[value="cpu"]' in str(graph(module))
+    _send_constants(module, "meta")
+    text = str(graph(module))
+    assert 'Device = prim::Constant[value="meta"]' in text
+    assert 'Device = prim::Constant[value="cpu"]' not in text
