@@ -77,6 +77,7 @@ def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int 
     if path.suffix == ".pt2":
         program = programs.open_exported(path)
         if device != "cpu":
+            _free_layouts(program)
             program = move_to_device_pass(program, device)
         return TorchRunner(program.module(), signature, device, threads)
     try:
@@ -102,6 +103,20 @@ def _forbid_tf32() -> None:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
     else:
         torch.backends.cudnn.allow_tf32 = False
+
+
+def _free_layouts(program: Any) -> None:
+    """Have a captured program copy where its views do not fit: another device's kernels lay their answers out otherwise.
+
+    Attention on CUDA answers in other strides than on the CPU, where torch.export saw that a view was enough.
+    """
+    views = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            if node.target in views:
+                node.target = torch.ops.aten.reshape.default
+        if isinstance(part, torch.fx.GraphModule):
+            part.recompile()
 
 
 def _send_constants(module: Any, device: str) -> None:

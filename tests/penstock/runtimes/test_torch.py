@@ -16,7 +16,7 @@ from torch import nn
 from penstock import runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import RejectedInput
-from penstock.runtimes.torch import TorchRunner, _send_constants, forbid_tf32_in
+from penstock.runtimes.torch import TorchRunner, _free_layouts, _send_constants, forbid_tf32_in
 from penstock.signature import Dim, Signature, Tensor
 
 SIGNATURE = Signature(
@@ -193,3 +193,17 @@ def test_a_trace_makes_its_own_tensors_on_the_device_that_it_is_sent_to() -> Non
     text = str(graph(module))
     assert 'Device = prim::Constant[value="meta"]' in text
     assert 'Device = prim::Constant[value="cpu"]' not in text
+
+
+class Flat(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], 6)
+
+
+def test_a_captured_program_copies_where_another_devices_layout_does_not_fit_its_views() -> None:
+    program = torch.export.export(Flat(), (torch.ones(4, 2, 3),))
+    laid_out_otherwise = torch.arange(24.0).reshape(4, 3, 2).transpose(1, 2)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        program.module()(laid_out_otherwise)
+    _free_layouts(program)
+    assert torch.equal(program.module()(laid_out_otherwise), laid_out_otherwise.reshape(4, 6))
