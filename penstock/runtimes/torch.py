@@ -106,7 +106,7 @@ def _forbid_tf32() -> None:
 
 
 def _free_layouts(program: Any) -> None:
-    """Have a captured program copy where its views do not fit: another device's kernels lay their answers out otherwise.
+    """Have a captured program copy where its views do not fit: another device's kernels lay out answers otherwise.
 
     Attention on CUDA answers in other strides than on the CPU, where torch.export saw that a view was enough.
     """
