@@ -155,7 +155,7 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
     receipt = row.artifact.receipt
     try:
         if plan.data is not None:
-            data = datasets.read_npz(plan.data)
+            data = datasets.read(plan.data, receipt.preprocess, receipt.labels)
             receipt.signature.check(data.inputs, limit_batch=False)
         else:
             data = evaluation.held_out(receipt.dataset, receipt.preprocess)

@@ -134,8 +134,8 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
 
     Args:
         reference: the source, samples, and its answers.
-        limits: how far a row's answers may be apart from batch to batch. In the same batch they may be less: a source
-            that is random has moved its own noise, and with it these.
+        limits: how far a row's answers may be apart from batch to batch. The same batch run again is held to a fixed
+            limit: a source that is random has moved its own noise, and with it these.
 
     Raises:
         PenstockError: it does not: an export could not be proven, and a server that batches would change answers.

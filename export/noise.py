@@ -44,8 +44,8 @@ class Noise(BaseModel):
 def measure(module: nn.Module, signature: Signature, rows: Rows) -> Noise:
     """The source's own noise: against the same module in float64, over the first and the last few rows.
 
-    A module that computes in float32 whatever it is given is instead compared with itself after each weight and input
-    moved by up to one rounding, which is what storing them costs already.
+    A module that computes in float32 whatever it is given, or cannot in float64, is instead compared with itself after
+    each weight and input moved by up to a unit in its last place. Where neither can be had, noise is `FLOOR`.
 
     Args:
         module: as the signature calls it.
@@ -101,10 +101,10 @@ def _worst_row(exact: Any, plain: Any) -> float:
 
 
 def _in_float64(module: nn.Module, signature: Signature, inputs: dict[str, Any]) -> dict[str, Any]:
-    wide = copy.deepcopy(module).double()
     arguments = [torch.from_numpy(np.array(inputs[tensor.name])) for tensor in signature.inputs]
     with _default_dtype(torch.float64), torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        wide = copy.deepcopy(module).double()
         answer = wide(*(x.double() if x.is_floating_point() else x for x in arguments))
     found = name_outputs(answer, [tensor.name for tensor in signature.outputs])
     if any(array.dtype == np.float32 for array in found.values()):

@@ -199,7 +199,7 @@ def prove(
     engine_run: bool = True,
     device: str = "cpu",
 ) -> Verification:
-    """Run a model file at every size that its signature promises, and compare it with its source.
+    """Run a model file at the ends and odd sizes of every range that its signature promises, and compare its answers.
 
     Args:
         reference: the source and its answers.

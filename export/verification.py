@@ -21,8 +21,17 @@ from penstock.state import Choice
 Say = Callable[[str], None]
 
 
-def verify(folder: Path, against: Path, data: Path | None, model: str | None, say: Say, device: str = "cpu") -> None:
-    """Check an artifact's digests, load it by its runtime, and compare it with a checkpoint at every size.
+def verify(
+    folder: Path,
+    against: Path,
+    data: Path | None,
+    model: str | None,
+    say: Say,
+    device: str = "cpu",
+    *,
+    allow_pickle: bool = False,
+) -> None:
+    """Check an artifact's digests, load it by its runtime, and compare it with a checkpoint as the gate does.
 
     Args:
         folder: the artifact.
@@ -31,6 +40,7 @@ def verify(folder: Path, against: Path, data: Path | None, model: str | None, sa
         model: the architecture, where it is the user's own code: a receipt alone does not get it imported.
         say: told each step, in a line.
         device: what runs the artifact; the checkpoint runs on the CPU.
+        allow_pickle: run the code that the checkpoint holds, whatever the receipt says of it.
 
     Raises:
         GateError: it does not answer as the checkpoint does.
@@ -38,7 +48,7 @@ def verify(folder: Path, against: Path, data: Path | None, model: str | None, sa
     """
     found = opened(folder, say)
     receipt = found.receipt
-    origin = _source(found, against, model, say)
+    origin = _source(found, against, _override(receipt.source, model, allow_pickle), say)
     given = None if data is None else datasets.read(data, receipt.preprocess, receipt.labels)
     if given is not None:
         receipt.signature.check(given.inputs, limit_batch=False)
@@ -60,10 +70,11 @@ def _widened(found: Artifact) -> dict[str, Limits]:
     return found.receipt.verification.limits if {"--max-error", "--min-agreement"} & set(words) else {}
 
 
-def _source(found: Artifact, against: Path, model: str | None, say: Say) -> Checkpoint:
+def _source(found: Artifact, against: Path, override: Override, say: Say) -> Checkpoint:
     """The checkpoint, loaded as it was when the artifact was made of it."""
     source = found.receipt.source
-    origin = checkpoint.load(against, _override(source, model), say)
+    origin = checkpoint.load(against, override, say)
+    say(f"{against}: {origin.card.architecture.target}, {origin.proof}")
     if origin.sha256 != source.sha256:
         say(f"note: {against} is not the file that the artifact was made of ({source.checkpoint}); its answers decide")
     code = architecture.code(origin.card.architecture.target)
@@ -77,7 +88,7 @@ def _source(found: Artifact, against: Path, model: str | None, say: Say) -> Chec
     return origin
 
 
-def _override(source: Source, model: str | None) -> Override:
+def _override(source: Source, model: str | None, allow_pickle: bool) -> Override:
     """What the user said when the artifact was made, from the receipt's words."""
     target = model or _first(source, "--model")
     library = (target or "").partition(":")[0] in architecture.LIBRARIES
@@ -96,6 +107,7 @@ def _override(source: Source, model: str | None) -> Override:
         batch=None if batch is None else options.size_range(batch, "--batch"),
         ranges=options.value_ranges(_all(source, "--range")),
         keep=tuple(_all(source, "--keep")),
+        allow_pickle=allow_pickle,
         choice=Choice(ema, _first(source, "--key"), _first(source, "--prefix"), tuple(_all(source, "--allow-partial"))),
     )
 

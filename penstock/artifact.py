@@ -255,8 +255,10 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
     """
     home, model = output / receipt.name, folder.parent
     config = tritonconfig.render(receipt.name, receipt.runtime, receipt.model_file, receipt.signature)
-    if receipt.build.get("flavor") == "tensorrt_rtx":
-        config = f"# Triton has no backend for engines of TensorRT for RTX: penstock serve runs this one.\n{config}"
+    foreign = {"pt2": "programs of torch.export", "tensorrt_rtx": "engines of TensorRT for RTX"}
+    kind = foreign.get(receipt.build.get("flavor", receipt.format))
+    if kind is not None:
+        config = f"# Triton has no backend for {kind}: penstock serve runs this one.\n{config}"
     (model / CONFIG).write_text(config)
     while True:
         version = check_contract(home, receipt.signature)

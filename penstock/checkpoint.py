@@ -131,7 +131,7 @@ def _folder_model(path: Path, override: Override) -> Override:
 
 
 def _module(contents: Contents, card: Card | None, override: Override) -> tuple[nn.Module, Architecture, Proof]:
-    """The module in eval mode and float32, what it was made from, and the proof of its weights."""
+    """The module in eval mode and float32 (a program as it is), what it was made from, and the proof of its weights."""
     if contents.kind in ("torchscript", "exported"):
         if override.model is not None:
             raise PenstockError(f"--model {override.model}: the file is a whole program; leave --model out")

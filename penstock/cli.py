@@ -46,8 +46,12 @@ EmaOption = Annotated[
     bool | None,
     typer.Option("--ema/--no-ema", help="Averaged or plain weights; default: averaged where there are any."),
 ]
-KeyOption = Annotated[str | None, typer.Option(help="Where in the file the weights are, as in generator.")]
-PrefixOption = Annotated[str | None, typer.Option(help="Take only the tensors under this prefix, as in model.")]
+KeyOption = Annotated[
+    str | None, typer.Option(help="Where in the file the weights are: generator, or checkpoint.model.")
+]
+PrefixOption = Annotated[
+    str | None, typer.Option(help="Take only the tensors whose names begin so, and strip it: 'model.', with its dot.")
+]
 PartialOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -141,7 +145,11 @@ def train(
 def evaluate(
     path: Annotated[Path, typer.Argument(help="A checkpoint file, or an artifact's folder.")],
     data: Annotated[
-        Path | None, typer.Option(help="Labelled data: .npz with each input by name, and class numbers as `labels`.")
+        Path | None,
+        typer.Option(
+            help="Labelled data: .npz with each input by name and class numbers as `labels`, or a folder of pictures "
+            "for each class."
+        ),
     ] = None,
     model: ModelOption = None,
     model_args: ModelArgsOption = None,
@@ -187,7 +195,9 @@ def export(
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
-    name: Annotated[str | None, typer.Option(help="Base name; variants are NAME-FORMAT-PRECISION.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Base name, instead of the file's; variants are NAME-FORMAT-PRECISION.")
+    ] = None,
     fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it; re-parameterise RepVGG.")] = True,
     script: Annotated[
         str | None,
@@ -197,7 +207,9 @@ def export(
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="TorchScript by tracing, or not at all.")] = False,
     opset: Annotated[int | None, typer.Option(min=1, help="ONNX opset, exactly; default: 18.")] = None,
-    batch: Annotated[str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX.")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX; default: 1,8,64, or what the file says.")
+    ] = None,
     dim: Annotated[
         list[str] | None, typer.Option(help="Range of a dynamic dimension, seq=1,128,512; may be repeated.")
     ] = None,
@@ -218,9 +230,19 @@ def export(
         Path | None,
         typer.Option(help="Real samples for the gate and int8: .npz with each input by name, or a folder of pictures."),
     ] = None,
-    max_error: Annotated[float | None, typer.Option(min=0, help="Relative L2 error the gate lets pass.")] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Relative L2 error the gate lets pass; default: 32 times the source's noise, and for fp16 0.01, for "
+            "int8 0.15 at least.",
+        ),
+    ] = None,
     min_agreement: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Top-1 agreement the gate asks for.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Top-1 agreement the gate asks for; default: 0.995, for fp16 0.99, for int8 0.97."
+        ),
     ] = None,
 ) -> None:
     """Export a checkpoint; every variant is proven against its source before it is published.
@@ -274,7 +296,11 @@ def verify(
     data: Annotated[
         Path | None, typer.Option(help="Samples for --against: .npz with each input by name, or a folder of pictures.")
     ] = None,
-    model: ModelOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The architecture again, where it is your own code: a receipt alone gets no code imported."),
+    ] = None,
+    allow_pickle: PickleOption = False,
     device: Annotated[str, typer.Option(help="What runs the artifact: cpu, or cuda:0.")] = "cpu",
 ) -> None:
     """Prove a published artifact again: its digests, and its answers.
@@ -291,12 +317,18 @@ def verify(
         return
     verification = _stage("penstock.export.verification", "export")
     with _working("verifying"):
-        verification.verify(artifact, against, data, model, _say, device)
+        verification.verify(artifact, against, data, model, _say, device, allow_pickle=allow_pickle)
 
 
 @app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A checkpoint, an artifact's folder, a model repository, an ONNX file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A checkpoint, TorchScript, .pt2, .safetensors or ONNX file, an engine, samples (.npz), an artifact, "
+            "a repository, or a transformers folder."
+        ),
+    ],
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Tell what a file is, what it needs, what it promises, and the command to go on with. Nothing in it is run.
@@ -360,7 +392,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Measured time for each variant and batch.")] = 1.0,
     threads: Annotated[int | None, typer.Option(min=1, help="Intra-op threads; default: the runtime's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(help="Data instead of the held-out split: .npz with `labels`.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data instead of the held-out split, as for eval.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write raw samples and figures to this file.")] = None,
 ) -> None:
     """Measure artifacts side by side: latency, throughput, size, accuracy, agreement with the source.

@@ -13,7 +13,7 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,21 @@ def open_torchscript(path: Path) -> torch.jit.ScriptModule:
         raise PenstockError(f"{path}: cannot be read as TorchScript: {str(error).splitlines()[0]}") from None
 
 
-def open_exported(path: Path, *, trusted: bool = False) -> Any:
+def open_exported(path: Path, *, trusted: bool = False, say: Callable[[str], None] = lambda _: None) -> Any:
     """Load a `torch.export.ExportedProgram`.
 
     Args:
         path: a .pt2 file.
-        trusted: skip the look for what would run as Python; the user has asked for that.
+        trusted: load it all the same if it holds what would run as Python; the user has asked for that.
+        say: told what that is.
 
     Raises:
         PenstockError: it is damaged, of a torch before 2.8, or holds more than tensors and operators.
     """
-    reason = None if trusted else beyond_tensors(path)
-    if reason is not None:
+    reason = beyond_tensors(path)
+    if reason is not None and trusted:
+        say(f"{path}: {reason}; torch loads it because --allow-pickle says so")
+    elif reason is not None:
         raise PenstockError(
             f"{path}: {reason}, which may run anything when loaded; penstock opens programs of tensors and operators: "
             "if you trust the file, --allow-pickle loads it"

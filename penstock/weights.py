@@ -85,7 +85,7 @@ def read(path: Path, *, allow_pickle: bool = False, model: str | None = None, sa
     if program == "torchscript":
         return Contents("torchscript", programs.open_torchscript(path))
     if program == "exported":
-        return Contents("exported", programs.open_exported(path, trusted=allow_pickle))
+        return Contents("exported", programs.open_exported(path, trusted=allow_pickle, say=say))
     value = _unpickled(path, allow_pickle, model, say)
     if isinstance(value, nn.Module):
         return Contents("module", value)

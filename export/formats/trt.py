@@ -18,15 +18,19 @@ from penstock.signature import Signature
 
 PRECISIONS = ("fp32", "fp16", "int8")
 MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
+# The last that TensorRT 8's parser reads whole.
+OLD_OPSET = 17
 
 
 def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     """Write model.plan, and beside it model.onnx: the typed graph that it was built from.
 
     Raises:
-        PenstockError: no TensorRT is installed, or it refuses the graph.
+        PenstockError: no TensorRT is installed, it refuses the graph, or the opset that was asked for is not its own.
     """
     flavor, trt = runtime.flavor()
+    if not strongly_typed(trt) and options.opset not in (None, OLD_OPSET):
+        raise PenstockError(f"--opset {options.opset}: TensorRT {trt.__version__} reads opset {OLD_OPSET} alone")
     graph, calibration = protos.copied(source.graph), None
     if options.precision == "fp16":
         graph = fp16.lower(graph, source.calibration, work)
@@ -66,11 +70,11 @@ def strongly_typed(trt: Any) -> bool:
 
 
 def for_old_parser(graph: Any) -> Any:
-    """The graph at opset 17, the last that TensorRT 8's parser reads whole.
+    """The graph at `OLD_OPSET`.
 
     A later ReduceMean has its axes in an input, which that parser passes over: it would reduce every axis.
     """
-    return at_opset(graph, 17)
+    return at_opset(graph, OLD_OPSET)
 
 
 def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -> bytes:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from penstock import evaluation
+from penstock import datasets, evaluation
 from penstock.artifact import read
 from penstock.bench import measure as module
 from penstock.bench.measure import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell, Plan, measure
@@ -54,6 +55,21 @@ def test_accuracy_is_the_runner_s_own_on_the_held_out_split(result: module.Resul
     score = next(row.score for row in result.rows if row.name == "digits-onnx-int8")
     assert score is not None
     assert (score.correct, score.samples) == (expected, len(rows))
+
+
+def test_accuracy_on_a_folder_of_pictures_is_that_on_the_same_scans(repository: Path, tmp_path: Path) -> None:
+    found = read(repository / "digits-onnx-fp32")
+    scans = datasets.load(found.receipt.dataset)["test"]
+    for place, (pixels, label) in enumerate(zip(scans.images[:60], scans.labels, strict=False)):
+        (tmp_path / str(label)).mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / str(label) / f"{place}.png")
+    result = measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.05, data=tmp_path))
+    rows = evaluation.held_out(found.receipt.dataset, found.receipt.preprocess)
+    with found.load() as runner:
+        logits = evaluation.outputs(runner, rows, 8)["logits"][:60]
+    score = result.rows[0].score
+    assert score is not None
+    assert (score.correct, score.samples) == (int((logits.argmax(1) == rows.labels[:60]).sum()), 60)
 
 
 def test_the_first_fp32_row_is_the_reference_unless_another_is_named(result: module.Result, repository: Path) -> None:

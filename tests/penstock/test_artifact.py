@@ -43,7 +43,6 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
         name=name,
         version=1,
         created=datetime(2000, 1, 1, tzinfo=timezone.utc),
-        format="onnx",
         precision="fp32",
         runtime="fake",
         model_file="model.bin",
@@ -59,7 +58,7 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
             passed=True,
         ),
         hardware="any",
-        **{"files": {}, "source": SOURCE, **changes},
+        **{"format": "onnx", "files": {}, "source": SOURCE, **changes},
     )
 
 
@@ -122,6 +121,14 @@ def test_versions_are_ordered_as_numbers(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "11").touch()
     assert artifact.versions(tmp_path) == [1, 2, 10]
+
+
+@pytest.mark.parametrize(("format", "served"), [("pt2", False), ("torchscript", True), ("onnx", True)])
+def test_the_config_says_what_triton_has_no_backend_for(tmp_path: Path, format: str, served: bool) -> None:
+    publish(tmp_path, format=format)
+    text = (tmp_path / "small" / "config.pbtxt").read_text()
+    assert text.startswith("name: ") == served
+    assert ("# Triton has no backend for programs of torch.export" in text) != served
 
 
 def test_a_new_batch_range_is_a_new_version_with_its_own_config(tmp_path: Path) -> None:

@@ -505,8 +505,9 @@ def test_a_program_cut_anywhere_is_refused(clean: Path, tmp_path: Path) -> None:
 
 def test_what_the_user_trusts_is_loaded(clean: Path, tmp_path: Path) -> None:
     path = rewritten(clean, tmp_path / "a.pt2", {"anything": b"x"})
-    beyond(path)
-    assert programs.open_exported(path, trusted=True).module() is not None
+    reason, said = beyond(path), []
+    assert programs.open_exported(path, trusted=True, say=said.append).module() is not None
+    assert said == [f"{path}: {reason}; torch loads it because --allow-pickle says so"]
 
 
 def test_what_torch_cannot_load_is_told_with_its_version(clean: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import artifact
 from penstock.errors import PenstockError
-from penstock.export.formats import trt
+from penstock.export.formats import Options, trt
 from penstock.runtimes import tensorrt
 from penstock.signature import Signature, Tensor
 
@@ -46,6 +46,13 @@ def test_a_graph_for_the_old_parser_is_of_opset_17_and_answers_the_same(reposito
         onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(inputs))[0] for model in (graph, old)
     ]
     assert np.allclose(*answers, rtol=0, atol=1e-5)
+
+
+def test_the_old_parser_takes_no_other_opset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trt, "strongly_typed", lambda _: False)
+    source: Any = None  # which is not looked at
+    with pytest.raises(PenstockError, match=r"--opset 18: TensorRT \S+ reads opset 17 alone"):
+        trt.export(source, Options("fp32", opset=18), tmp_path, tmp_path)
 
 
 def test_the_config_of_an_engine_that_triton_cannot_run_says_so(repository: Path) -> None:
