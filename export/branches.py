@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from penstock.weights import first_line
+from penstock.errors import first_line
 
 # What a module may call its own way of merging its branches. The first two change it in place (timm; the authors of
 # RepVGG), timm's `fuse` may return another module in its stead.

@@ -26,9 +26,14 @@ OPSET = 18
 _OLD_OPSET = 17
 
 
-def examples(signature: Signature) -> tuple[torch.Tensor, ...]:
-    """Example inputs for capturing: never of size 1, which torch.export would take as a fixed size."""
-    sizes = {name: max(2, dim.opt) for name, dim in signature.dims.items()}
+def examples(signature: Signature, *, traced: bool = False) -> tuple[torch.Tensor, ...]:
+    """Example inputs for capturing: never of size 1, which torch.export would take as a fixed size.
+
+    A trace may be given a size of 1 where there is no other.
+    """
+    sizes = {
+        name: dim.opt if traced and dim.min == dim.max else max(2, dim.opt) for name, dim in signature.dims.items()
+    }
     rows = synthesize(signature, sizes)
     return tuple(torch.from_numpy(rows.inputs[tensor.name]) for tensor in signature.inputs)
 

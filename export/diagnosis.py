@@ -36,6 +36,8 @@ _CAUSES = (
         "a size that the model fixes, or ties to another, while it is given as dynamic",
         "write that size as a number in --input, or narrow its range with --batch or --dim",
     ),
+)
+_SCRIPTING = (
     (
         r"TorchScript|torch\.jit\.|compile|Compiled functions|Unsupported|keyword-arg|varargs|\*args|"
         r"Python type cannot|frontend",
@@ -59,17 +61,18 @@ class Cause:
         return f"{self.what}{at}: {self.detail}; {self.help}"
 
 
-def diagnose(error: BaseException, module: nn.Module) -> Cause:
+def diagnose(error: BaseException, module: nn.Module, *, scripting: bool = False) -> Cause:
     """What an exporter's error says, in one sentence's parts.
 
     Args:
         error: as raised; its causes are looked through.
         module: the model that was being exported.
+        scripting: whether TorchScript's compiler may be what failed.
     """
     chain = list(_chain(error))
     text = "\n".join(f"{type(item).__name__}: {item}" for item in chain)
     what, help = "PyTorch cannot capture it", "try another --format"
-    for pattern, cause, advice in _CAUSES:
+    for pattern, cause, advice in (*_CAUSES, *(_SCRIPTING if scripting else ())):
         if re.search(pattern, text):
             what, help = cause, advice
             break

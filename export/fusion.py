@@ -15,9 +15,9 @@ from torch.fx import Node, Tracer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvTransposeNd
 
+from penstock.errors import first_line
 from penstock.export import branches
 from penstock.export.quiet import quiet
-from penstock.weights import first_line
 
 _LAYERS = (
     nn.Conv1d,

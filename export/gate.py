@@ -9,7 +9,7 @@ import numpy as np
 from penstock import evaluation
 from penstock.arrays import take
 from penstock.datasets import Rows
-from penstock.errors import GateError, PenstockError
+from penstock.errors import GateError, PenstockError, last_line
 from penstock.export import noise as noises
 from penstock.export.noise import Noise
 from penstock.export.reference import Reference
@@ -25,8 +25,8 @@ LIMITS = {
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
 _FEW = 8
-# The noise of a source that a float32 export can be proven of is under this; what is over it is no rounding.
-_AGAIN = Limits(max_error=noises.CEILING / noises.FACTOR, min_agreement=0)
+# The same inputs again, in the same batch and process: nothing rounds otherwise.
+_AGAIN = Limits(max_error=noises.FACTOR * noises.FLOOR, min_agreement=0)
 
 
 def limits(
@@ -149,21 +149,22 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
                 f"the source model itself answers NaN or Inf in output {name!r} for {bad} of {len(once)} samples; "
                 "give samples that it is made for (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
             )
+    if reference.samples > 1 and all((array == array[:1]).all() for array in reference.outputs.values()):
+        raise PenstockError(
+            f"the model gives one answer for all {reference.samples} samples, so that an export which heeds no input "
+            "would pass; give samples that differ (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
+        )
     source, batch = TorchRunner(reference.module, signature), signature.dims[str(signature.batch)]
     first = slice(signature.max_batch)
     again = _answer(source, take(reference.rows.inputs, first), f"batch {batch.max}")
-    try:
-        found = compare(take(reference.outputs, first), again)
-        _judge([item.without_agreement() for item in found], dict.fromkeys(limits, _AGAIN), "")
-    except GateError:
-        raise PenstockError(
-            "the model answers the same inputs differently each time; an export of it cannot be proven"
-        ) from None
+    found = _compared(take(reference.outputs, first), again)
+    if any(item.without_agreement().failure(_AGAIN) for item in found):
+        raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
     for size in sizes(batch)[:-1]:
         for start in sorted({0, len(reference.rows) - size}):
             part = slice(start, start + size)
             answer = _answer(source, take(reference.rows.inputs, part), f"batch {size}")
-            for item in compare(take(reference.outputs, part), answer):
+            for item in _compared(take(reference.outputs, part), answer):
                 if not item.rel_l2 <= limits[item.output].max_error:
                     raise PenstockError(
                         f"the model's answer for a row depends on its batch: at batch {size} output {item.output!r} is "
@@ -172,18 +173,24 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
                     )
 
 
+def _compared(expected: dict[str, Any], answer: dict[str, Any]) -> list[Distance]:
+    """The source's answers compared with its own of another batch."""
+    try:
+        return compare(expected, answer)
+    except ValueError as error:
+        raise PenstockError(
+            f"the model's answer for a row depends on its batch: {error} (pad_packed_sequence needs total_length=, and "
+            "what is cut to the longest row must not be)"
+        ) from None
+
+
 def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any]:
     try:
         return source.run(inputs)
     except Exception as error:
         raise GateError(
-            f"the source model itself fails at {where}: {_last_line(error)}; narrow the range with --batch or --dim"
+            f"the source model itself fails at {where}: {last_line(error)}; narrow the range with --batch or --dim"
         ) from error
-
-
-def _last_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1][:300]
 
 
 def _distances(
@@ -192,7 +199,7 @@ def _distances(
     try:
         return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
-        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {_last_line(error)}") from error
+        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {last_line(error)}") from error
 
 
 def _judge(found: list[Distance], limits: dict[str, Limits], where: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import PenstockError, require
+from penstock.errors import PenstockError, first_line, require
 from penstock.export import protos
 from penstock.export.quiet import quiet
 from penstock.signature import Signature, Tensor
@@ -103,7 +103,7 @@ def slim(model: Any) -> tuple[Any, str | None]:
             return model, f"not slimmed: onnxslim would leave {fixed}"
         onnx.checker.check_model(slimmed)
     except Exception as error:  # a rewriter of graphs, and the model is one that its authors did not have
-        return model, f"not slimmed: onnxslim fails on the graph: {protos.first_line(error)}"
+        return model, f"not slimmed: onnxslim fails on the graph: {first_line(error)}"
     return protos.loaded(slimmed, weights), None
 
 
@@ -150,7 +150,7 @@ def save(model: Any, folder: Path, name: str = "model.onnx", limit: int = LIMIT)
     try:
         checker.check_model(str(path))
     except checker.ValidationError as error:
-        raise PenstockError(f"{name}: ONNX's checker refuses the graph: {protos.first_line(error)}") from None
+        raise PenstockError(f"{name}: ONNX's checker refuses the graph: {first_line(error)}") from None
     return written
 
 

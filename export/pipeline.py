@@ -20,7 +20,7 @@ from penstock.arrays import take
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
-from penstock.errors import GateError, PenstockError
+from penstock.errors import GateError, PenstockError, Say, first_line
 from penstock.export import capture, formats, fusion, gate
 from penstock.export.formats import Built, Source
 from penstock.export.noise import Noise
@@ -30,7 +30,6 @@ from penstock.files import sha256
 from penstock.parity import Limits, worst
 from penstock.receipt import Receipt, Verification
 from penstock.signature import SignatureMismatch
-from penstock.weights import Say
 
 PRECISIONS = tuple(gate.LIMITS)
 GOLDEN_ROWS = 8
@@ -177,8 +176,7 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
     except Exception as error:
         if shutil.disk_usage(work).free < _NO_ROOM:  # a short write that the library took for a damaged file
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
-        lines = str(error).strip().splitlines() or [""]
-        raise PenstockError(f"{variant}: cannot be written: {type(error).__name__}: {lines[0][:300]}") from error
+        raise PenstockError(f"{variant}: cannot be written: {first_line(error)}") from error
 
 
 def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
@@ -280,7 +278,7 @@ def _source(request: Request, origin: Checkpoint, format: str) -> receipts.Sourc
         options=request.words(format),
         **{
             key: getattr(proof, key)
-            for key in ("loaded", "expected", "wrapper", "why", "prefix", "initial", "tied", "outside")
+            for key in ("loaded", "expected", "wrapper", "why", "prefix", "initial", "tied", "own", "outside")
         },
     )
 

@@ -16,11 +16,6 @@ def onnx_package() -> Any:
     return require("onnx", "export", "writing ONNX")
 
 
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0].strip()[:200]}"
-
-
 def graphs_in(graph: Any) -> Iterator[Any]:
     """A graph and those inside its nodes."""
     yield graph

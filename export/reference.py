@@ -12,7 +12,7 @@ from penstock import evaluation
 from penstock.arrays import join, take
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, last_line
 from penstock.export import noise
 from penstock.export.noise import Noise
 from penstock.export.quiet import quiet
@@ -75,10 +75,9 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
     try:
         with quiet():
             outputs = evaluation.outputs(TorchRunner(module, signature), rows, signature.max_batch)
-    except (ValueError, RuntimeError, PenstockError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+    except Exception as error:  # the module's own code runs here
         raise PenstockError(
-            f"the source model itself fails at batch {signature.max_batch}: {lines[-1][:300]}; narrow the range with "
+            f"the source model itself fails at batch {signature.max_batch}: {last_line(error)}; narrow the range with "
             "--batch or --dim, or give the range of its inputs (--range NAME=LOW,HIGH)"
         ) from None
     return Reference(
@@ -90,6 +89,12 @@ def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tu
     """The samples that every variant is compared on: real ones where there are any."""
     held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
     if given is not None:
+        if all((array == array[:1]).all() for array in given.inputs.values()):
+            rows = "one row proves" if len(given) == 1 else "rows that are all alike prove"
+            raise PenstockError(
+                f"--data: {rows} nothing: an export that always gives the same answer would pass; give more, or leave "
+                "--data out"
+            )
         return given, True
     if held:
         return Rows(join([rows.inputs for rows in held]), None), True

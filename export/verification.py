@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock import architecture, card, checkpoint, datasets, options
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Say
 from penstock.export import gate, pipeline
 from penstock.export.reference import refer
 from penstock.files import sha256
@@ -17,8 +16,6 @@ from penstock.receipt import Source
 from penstock.replay import opened, show
 from penstock.signature import Signature
 from penstock.state import Choice
-
-Say = Callable[[str], None]
 
 
 def verify(
@@ -61,7 +58,7 @@ def verify(
     kind = "real" if reference.real else "synthetic"
     batches = ", ".join(map(str, proven.batches))
     say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")
-    show(found, list(proven.distances), say)
+    show(found, list(proven.distances), limits, say)
 
 
 def _widened(found: Artifact) -> dict[str, Limits]:
@@ -101,7 +98,7 @@ def _override(source: Source, model: str | None, allow_pickle: bool) -> Override
     ema = True if "--ema" in source.options else False if "--no-ema" in source.options else None
     return Override(
         model=target,
-        model_args=architecture.parse_arguments(_all(source, "--model-args")) if target is not None else {},
+        model_args=architecture.parse_arguments(_all(source, "--model-args")),
         inputs=tuple(_all(source, "--input")),
         dims=options.size_ranges(_all(source, "--dim")),
         batch=None if batch is None else options.size_range(batch, "--batch"),

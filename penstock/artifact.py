@@ -302,6 +302,13 @@ def check_contract(home: Path, signature: Signature) -> int:
             f"{home}: version {numbers[-1]} takes {_text(held)}; the new one takes {_text(signature)}: "
             "versions of one model keep one contract, so choose another --name"
         )
+    for name, dim in held.dims.items():
+        if name != held.batch and not (signature.dims[name].min <= dim.min and dim.max <= signature.dims[name].max):
+            raise PenstockError(
+                f"{home}: version {numbers[-1]} takes {name!r} from {dim.min} to {dim.max}, and the new one from "
+                f"{signature.dims[name].min} to {signature.dims[name].max}: versions of one model keep what clients "
+                "may send, so widen the range (--dim) or choose another --name"
+            )
     return numbers[-1] + 1
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from penstock import weights
 from penstock.architecture import Architecture
 from penstock.datasets import DatasetSpec, Rows
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, first_line
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature, first_message
 
@@ -102,5 +101,5 @@ def samples(path: Path, content: dict[str, Any], part: str, signature: Signature
         )
         signature.check(rows.inputs, limit_batch=False)
     except Exception as error:  # whatever a damaged entry makes of itself
-        raise PenstockError(f"{path}: its {part} samples are damaged: {weights.first_line(error)}") from None
+        raise PenstockError(f"{path}: its {part} samples are damaged: {first_line(error)}") from None
     return rows

@@ -23,12 +23,12 @@ from penstock.adapter import Call
 from penstock.architecture import Architecture
 from penstock.card import Card
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Say
 from penstock.files import sha256, write_whole
 from penstock.proof import Proof
 from penstock.signature import BATCH, Dim, Range, Signature, Tensor, first_message
 from penstock.state import Choice, Found
-from penstock.weights import Contents, Say
+from penstock.weights import Contents
 
 
 @dataclass
@@ -114,10 +114,10 @@ def load(path: Path, override: Override | None = None, say: Say = lambda _: None
         raise PenstockError(f"{path}: {error}") from None
     card = _described(path, contents, card, architecture, module, override)
     parts = [cards.samples(path, held, part, card.signature) for part in ("calibration", "golden")]
-    card = card.model_copy(update={"signature": _ranged(card.signature, override)})
-    signature, call = _proven(path, module, card.signature, override.keep)
+    signature = _ranged(card.signature, override)
     if override.batch is not None:
         signature = signature.with_batch(override.batch)
+    signature, call = _proven(path, module, signature, override.keep)
     card = _fitting(card.model_copy(update={"signature": signature}), override)
     cards.check(path, card)
     return Checkpoint(module, call, card, proven, sha256(file), path, contents.kind, *parts)
@@ -136,6 +136,7 @@ def _module(contents: Contents, card: Card | None, override: Override) -> tuple[
         if override.model is not None:
             raise PenstockError(f"--model {override.model}: the file is a whole program; leave --model out")
         _refuse_choices("a whole program", override)
+        programs.refuse_training(contents.value)
         module = contents.value.module() if contents.kind == "exported" else contents.value
         return module, Architecture(target=contents.kind), _whole(module, Found(module))
     found = Found(contents.value) if contents.kind == "module" else None
@@ -206,7 +207,7 @@ def _named_architecture(content: Mapping[str, Any]) -> str:
 
 def _recorded(content: Mapping[str, Any], target: str) -> dict[str, Any]:
     """The arguments that Lightning recorded for its module, where that is what is being built."""
-    recorded = content.get("hyper_parameters")
+    recorded = content.get("hyper_parameters") if isinstance(content, Mapping) else None
     made = architectures.find(target) if isinstance(recorded, Mapping) else None
     if made is None or not hasattr(made, "load_from_checkpoint"):
         return {}
@@ -264,7 +265,10 @@ def _described(
 def _inputs_only(inputs: tuple[str, ...]) -> Signature:
     tensors = tuple(Tensor.parse(text) for text in inputs)
     dims = {size: BATCH for tensor in tensors for size in tensor.shape if isinstance(size, str)}
-    return Signature(inputs=tensors, outputs=(), dims=dims)
+    try:
+        return Signature(inputs=tensors, outputs=(), dims=dims)
+    except ValueError as error:
+        raise PenstockError(f"--input: {first_message(error)}") from None
 
 
 def _ranged(signature: Signature, override: Override) -> Signature:

@@ -1,9 +1,14 @@
-"""What penstock raises when the caller, not penstock, has something to put right."""
+"""What penstock raises when the caller, not penstock, has something to put right, and what errors of others say."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
+
+# Told each step of long work, in a line.
+Say = Callable[[str], None]
+_LONGEST = 200
 
 
 class PenstockError(Exception):
@@ -15,6 +20,17 @@ class PenstockError(Exception):
 
 class GateError(PenstockError):
     """An export whose outputs left their limits; nothing was published."""
+
+
+def first_line(error: BaseException) -> str:
+    """The class of an error of another library's, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].strip()[:_LONGEST]}" if lines else type(error).__name__
+
+
+def last_line(error: BaseException) -> str:
+    """What an error of another library says last, where it tells its frames first."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:_LONGEST]
 
 
 def require(module: str, extra: str, why: str) -> ModuleType:

@@ -49,10 +49,13 @@ def compare(reference: Arrays, actual: Arrays) -> list[Distance]:
     """The distance of each output of `actual` from the one of the same name in `reference`.
 
     Raises:
-        ValueError: the names, or the shapes under one name, differ.
+        ValueError: the names differ, or under one name the dtypes or shapes.
     """
     if list(reference) != list(actual):
         raise ValueError(f"outputs are {', '.join(actual)}; they must be {', '.join(reference)}, in that order")
+    for name, array in reference.items():
+        if array.dtype != actual[name].dtype:
+            raise ValueError(f"output {name!r} has dtype {actual[name].dtype}; it must be {array.dtype}")
     return [distance(name, reference[name], actual[name]) for name in reference]
 
 

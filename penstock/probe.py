@@ -37,16 +37,28 @@ def complete(module: nn.Module, signature: Signature, keep: Sequence[str] = ()) 
     keywords = adapter.keywords(module, [tensor.name for tensor in signature.inputs])
     call = Call(keywords, ())
     base, other = _sizes(signature)
-    feeds = _feeds(signature, base)
-    with _watched(module, feeds) as tables:
-        first = _answer(module, signature, call, feeds)
+    single = {name: dim.min for name, dim in signature.dims.items() if dim.min == dim.max}
+    try:
+        first, tables = _first(module, signature, call, base)
+    except PenstockError:
+        if not single:
+            raise
+        base |= single  # a model may be made for that size alone
+        first, tables = _first(module, signature, call, base)
     known = {name: Range(low=0, high=most) for name, most in tables.items()}
     signature = signature.model_copy(update={"ranges": {**known, **signature.ranges}})
     paths = _kept(first, keep)
     call = Call(keywords, tuple(paths.values()))
     shapes: dict[str, list[int | str]] = {name: list(first[path].shape) for name, path in paths.items()}
     for dim in signature.dims:
-        moved = _answer(module, signature, call, _feeds(signature, {**base, dim: other[dim]}))
+        try:
+            moved = _answer(module, signature, call, _feeds(signature, {**base, dim: other[dim]}))
+        except PenstockError:
+            if dim not in single:
+                raise
+            for shape in shapes.values():  # nothing can move: it leads what is of its size
+                shape[:1] = [dim] if shape[:1] == [base[dim]] else shape[:1]
+            continue
         if not set(paths.values()) <= moved.keys():
             raise PenstockError(f"the model answers with other outputs when the size of {dim!r} changes")
         for name, path in paths.items():
@@ -60,6 +72,15 @@ def complete(module: nn.Module, signature: Signature, keep: Sequence[str] = ()) 
         return Signature(**held), call
     except ValidationError as error:
         raise PenstockError(f"the model's outputs cannot be served: {first_message(error)}") from None
+
+
+def _first(
+    module: nn.Module, signature: Signature, call: Call, sizes: dict[str, int]
+) -> tuple[dict[Path, Any], dict[str, int]]:
+    """The module's answer for inputs of these sizes, and the largest index of each table that they went into."""
+    feeds = _feeds(signature, sizes)
+    with _watched(module, feeds) as tables:
+        return _answer(module, signature, call, feeds), tables
 
 
 def _sizes(signature: Signature) -> tuple[dict[str, int], dict[str, int]]:

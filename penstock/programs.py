@@ -13,14 +13,14 @@ import json
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from penstock.errors import PenstockError
-from penstock.signature import BATCH, Dim, Signature, Tensor
+from penstock.errors import PenstockError, Say, first_line
+from penstock.signature import BATCH, V2_DTYPES, Dim, Signature, Tensor
 
 _OPERATORS = re.compile(
     r"torch\.ops\.(aten|prims|torchvision|quantized_decomposed)"
@@ -76,20 +76,36 @@ def open_torchscript(path: Path) -> torch.jit.ScriptModule:
         PenstockError: it is damaged, or reads or writes files.
     """
     try:
-        reader = torch._C.PyTorchFileReader(str(path))
-        for name in reader.get_all_records():
-            code = name.startswith("code/") and name.endswith(".py")  # beside it lies the source, comments and all
-            if code and _REACHING.search(reader.get_record(name).decode(errors="replace")):
-                raise PenstockError(f"{path}: its code in {name} reads or writes files, which a model has no need to")
+        refuse_reaching(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
             return module.eval()
-    except (RuntimeError, ValueError) as error:
-        raise PenstockError(f"{path}: cannot be read as TorchScript: {str(error).splitlines()[0]}") from None
+    except (OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
+        raise PenstockError(f"{path}: cannot be read as TorchScript: {first_line(error)}") from None
 
 
-def open_exported(path: Path, *, trusted: bool = False, say: Callable[[str], None] = lambda _: None) -> Any:
+def refuse_reaching(path: Path) -> None:
+    """Refuse a TorchScript archive whose code reads or writes files; loading it may run code of its own.
+
+    Raises:
+        PenstockError: it does, or its entries are not those of an archive that torch writes.
+        OSError, RuntimeError, zipfile.BadZipFile: it cannot be read.
+    """
+    with zipfile.ZipFile(path) as archive:
+        listed = archive.namelist()
+    # torch looks entries up whatever the case of their letters.
+    if len({name.lower() for name in listed}) < len(listed) or len({name.partition("/")[0] for name in listed}) > 1:
+        raise PenstockError(f"{path}: its entries are not those of one archive; save it anew with torch.jit.save")
+    reader = torch._C.PyTorchFileReader(str(path))
+    for name in reader.get_all_records():
+        # Beside the code lies its source, comments and all.
+        code = name.lower().startswith("code/") and name.lower().endswith(".py")
+        if code and _REACHING.search(reader.get_record(name).decode(errors="replace")):
+            raise PenstockError(f"{path}: its code in {name} reads or writes files, which a model has no need to")
+
+
+def open_exported(path: Path, *, trusted: bool = False, say: Say = lambda _: None) -> Any:
     """Load a `torch.export.ExportedProgram`.
 
     Args:
@@ -136,8 +152,8 @@ def beyond_tensors(path: Path) -> str | None:
             reason = _in_entry(name, reader.get_record(name)) if looked_into else None
             if reason is not None:
                 return reason
-    except (zipfile.BadZipFile, RuntimeError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
-        raise PenstockError(f"{path}: truncated or damaged ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # a damaged or crafted file surfaces as an error of any kind
+        raise PenstockError(f"{path}: truncated or damaged ({first_line(error)})") from None
     return None
 
 
@@ -203,8 +219,37 @@ def _is_arithmetic(text: str) -> bool:
     return all(_WORDS.fullmatch(word) for word in re.findall(r"[A-Za-z_]\w*", text))
 
 
+def refuse_training(program: Any) -> None:
+    """Refuse a program whose norms take the statistics of the batch, as they do when it is captured before `.eval()`.
+
+    Args:
+        program: a `torch.jit.ScriptModule`, or a `torch.export.ExportedProgram`.
+
+    Raises:
+        PenstockError: it has such a norm.
+    """
+    if isinstance(program, torch.jit.ScriptModule):
+        graph: Any = program.inlined_graph
+        trains = [list(node.inputs())[5].toIValue() is True for node in graph.findAllNodes("aten::batch_norm")]
+    else:
+        trains = [len(node.args) > 5 and node.args[5] is True for node in program.graph.nodes if _is_norm(node.target)]
+    if any(trains):
+        raise PenstockError(
+            f"{sum(trains)} of its BatchNorms were captured in training mode, so that its answers depend on what else "
+            "is in the batch: call .eval() and capture it again"
+        )
+
+
+def _is_norm(target: Any) -> bool:
+    return "batch_norm" in str(target)
+
+
 def signature(program: Any) -> Signature:
-    """The inputs that an exported program was captured for; a size that all of them begin with is the batch."""
+    """The inputs that an exported program was captured for; a size that all of them begin with is the batch.
+
+    Raises:
+        PenstockError: one of them is of a dtype that no request can have.
+    """
     wanted = set(program.graph_signature.user_inputs)
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.name in wanted}
     firsts = {str(value.shape[0]) if value.ndim else "" for value in values.values()}
@@ -213,6 +258,9 @@ def signature(program: Any) -> Signature:
         for size in value.shape:
             if isinstance(size, torch.SymInt):
                 names.setdefault(str(size), "batch" if firsts == {str(size)} else f"size_{len(names)}")
+    for name, value in values.items():
+        if (dtype := str(value.dtype).removeprefix("torch.")) not in V2_DTYPES:
+            raise PenstockError(f"the program's input {name} is of dtype {dtype}, which no request can have")
     tensors = [
         Tensor(
             name=name,

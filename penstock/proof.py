@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -26,8 +28,8 @@ class Proof(BaseModel):
     """That a checkpoint's tensors are the module's, all of them and no others.
 
     `initial`: names left at their initial value, as the user allowed. `tied`: names that share another's tensor and
-    were filled by it. `outside`: tensors that `--prefix` left out. `dtypes`: other than float32, which they were
-    turned into.
+    were filled by it. `own`: how many the module's own loading filled, as it does with older files. `outside`:
+    tensors that `--prefix` left out. `dtypes`: other than float32, which they were turned into.
     """
 
     loaded: int
@@ -37,6 +39,7 @@ class Proof(BaseModel):
     why: str = ""
     initial: tuple[str, ...] = ()
     tied: int = 0
+    own: int = 0
     outside: int = 0
     dtypes: tuple[str, ...] = ()
 
@@ -45,6 +48,7 @@ class Proof(BaseModel):
             f", from {self.wrapper!r}{f' ({self.why})' if self.why else ''}" if self.wrapper else "",
             f", prefix {self.prefix!r} stripped" if self.prefix else "",
             f", {self.tied} of them tied to others" if self.tied else "",
+            f", {self.own} filled by the model's own loading" if self.own else "",
             f", {self.outside} outside the prefix left out" if self.outside else "",
             f", {' and '.join(self.dtypes)} turned into float32" if self.dtypes else "",
             f", {len(self.initial)} LEFT AT THEIR INITIAL VALUE: {some(self.initial)}" if self.initial else "",
@@ -59,7 +63,7 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
         PenstockError: with the names that are missing, unexpected, mis-shaped, or not of the module's kind of number.
     """
     choice = choice or Choice()
-    state = found.value.state_dict() if isinstance(found.value, nn.Module) else dict(found.value)
+    state = dict(found.value.state_dict() if isinstance(found.value, nn.Module) else found.value)
     unusual = [name for name, tensor in state.items() if _is_unusual(tensor)]
     if unusual:
         raise PenstockError(
@@ -69,6 +73,7 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
     expected = module.state_dict()
     total = len(state)
     state, prefix = _named_as(_under(state, choice.prefix), set(expected))
+    prefix = (choice.prefix or "") + prefix
     outside = total - len(state)
     initial = _left_initial(state, expected, choice.partial)
     state = {name: tensor for name, tensor in state.items() if name not in initial}
@@ -78,7 +83,7 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
     missing = [name for name in expected if name not in state and name not in initial]
     unexpected = [name for name in state if name not in expected]
     if not misfits and not unlike:
-        unmet, unexpected = _put(module, state)
+        unmet, unexpected = _put(module, state, _versions(found.value, prefix))
         missing = [name for name in unmet if name not in initial]
     if missing or unexpected or misfits or unlike:
         listed = {"missing": missing, "unexpected": unexpected, "mis-shaped": misfits, "of another kind": unlike}
@@ -86,35 +91,60 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
             f"the checkpoint's tensors are not those of {type(module).__name__}: {_listed(listed)}; "
             f"{_advice(found, state, expected, listed)}"
         )
-    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in state.values() if tensor.is_floating_point()}
+    loaded = min(len(state), len(expected) - len(initial))  # a module may know older names of its tensors
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in _tensors(state) if tensor.is_floating_point()}
     return Proof(
-        loaded=len(expected) - len(initial),
+        loaded=loaded,
         expected=len(expected),
-        prefix=(choice.prefix or "") + prefix,
+        prefix=prefix,
         wrapper=found.wrapper,
         why=found.why,
         initial=tuple(initial),
         tied=filled,
+        own=len(expected) - len(initial) - loaded,
         outside=outside if choice.prefix else 0,
         dtypes=tuple(sorted(kinds - {"float32"})),
     )
 
 
-def _put(module: nn.Module, state: State) -> tuple[list[str], list[str]]:
+def _versions(value: Any, prefix: str) -> dict[str, Any]:
+    """The versions of the modules that a state was saved from, under the names that its tensors are put under."""
+    held = value.state_dict() if isinstance(value, nn.Module) else value
+    versions = getattr(held, "_metadata", None)
+    if not isinstance(versions, Mapping):
+        return {}
+    found: dict[str, Any] = {}
+    for name, version in versions.items():
+        if f"{name}.".startswith(prefix) and isinstance(version, dict):
+            stripped = f"{name}.".removeprefix(prefix).removesuffix(".")
+            found[stripped] = version
+            found.setdefault(".".join(part for part in stripped.split(".") if part not in _INNER), version)
+    return found
+
+
+def _put(module: nn.Module, state: State, versions: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Load tensors that fit; the names that are missing and unexpected, since modules may know older names of theirs.
 
     Raises:
         PenstockError: a module's own hook refuses what it finds.
     """
+    versioned = OrderedDict(state)
+    if versions:
+        versioned._metadata = versions  # type: ignore[attr-defined]  # where torch's modules look for them
     try:
-        unmet = module.load_state_dict(state, strict=False)
-    except RuntimeError as error:
+        unmet = module.load_state_dict(versioned, strict=False)
+    except Exception as error:  # the module's own code runs here
         raise PenstockError(f"the model refuses the checkpoint's tensors: {' '.join(str(error).split())}") from None
     return list(unmet.missing_keys), list(unmet.unexpected_keys)
 
 
-def _is_unusual(tensor: torch.Tensor) -> bool:
-    return (
+def _tensors(state: State) -> list[torch.Tensor]:
+    """The tensors of a state, without what modules keep as their extra state."""
+    return [tensor for tensor in state.values() if isinstance(tensor, torch.Tensor)]
+
+
+def _is_unusual(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and (
         tensor.is_meta
         or tensor.is_nested
         or tensor.is_quantized
@@ -204,13 +234,17 @@ def _misfits(state: State, expected: Mapping[str, torch.Tensor]) -> Iterator[str
             yield f"{name} {list(state[name].shape)} for {list(tensor.shape)}"
 
 
-def _misfit(held: torch.Tensor, place: torch.Tensor) -> bool:
+def _misfit(held: Any, place: Any) -> bool:
+    if not isinstance(held, torch.Tensor) or not isinstance(place, torch.Tensor):
+        return False  # an extra state may be anything
     return not is_lazy(place) and held.shape != place.shape
 
 
 def _unlike(state: State, expected: Mapping[str, torch.Tensor]) -> Iterator[str]:
     for name, tensor in expected.items():
-        if name in state and state[name].is_floating_point() != tensor.is_floating_point():
+        if not isinstance(state.get(name), torch.Tensor) or not isinstance(tensor, torch.Tensor):
+            continue
+        if state[name].is_floating_point() != tensor.is_floating_point():
             yield f"{name} {state[name].dtype} for {tensor.dtype}".replace("torch.", "")
 
 

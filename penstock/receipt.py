@@ -45,6 +45,7 @@ class Source(BaseModel):
     prefix: str = ""
     initial: tuple[str, ...] = ()
     tied: int = 0
+    own: int = 0
     outside: int = 0
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock import artifact, evaluation, parity
 from penstock.artifact import Artifact
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
-from penstock.parity import Distance
+from penstock.errors import PenstockError, Say
+from penstock.parity import Distance, Limits
 from penstock.runtimes import Runner
-
-Say = Callable[[str], None]
 
 
 def replay(found: Artifact, runner: Runner) -> list[Distance]:
@@ -51,7 +48,7 @@ def verify(folder: Path, say: Say, device: str = "cpu") -> None:
     found = opened(folder, say)
     with found.load(device=device) as runner:
         distances = replay(found, runner)
-    show(found, distances, say)
+    show(found, distances, found.receipt.verification.limits, say)
 
 
 def opened(folder: Path, say: Say) -> Artifact:
@@ -69,14 +66,14 @@ def opened(folder: Path, say: Say) -> Artifact:
     return found
 
 
-def show(found: Artifact, distances: list[Distance], say: Say) -> None:
-    """Say how far each output is from its source, and that this is near enough."""
+def show(found: Artifact, distances: list[Distance], limits: dict[str, Limits], say: Say) -> None:
+    """Say how far each output is from its source, and that this is within the limits."""
     receipt = found.receipt
     for item in distances:
         agreement = "" if item.agreement is None else f", top-1 agreement {item.agreement:.2%}"
         say(
             f"  {item.output}: relative L2 error {item.rel_l2:.2e} (limit "
-            f"{receipt.verification.limits[item.output].max_error:.2e}), largest absolute {item.max_abs:.2e}, "
+            f"{limits[item.output].max_error:.2e}), largest absolute {item.max_abs:.2e}, "
             f"cosine {item.cosine:.9f}{agreement}"
         )
     say(f"verified: {receipt.name} version {receipt.version} answers as its source does")

@@ -52,7 +52,7 @@ def find(content: Mapping[str, Any], choice: Choice = Choice()) -> Found:
             raise PenstockError(f"--key {choice.key} and --{'ema' if choice.ema else 'no-ema'}: give one or the other")
         return _at(content, choice.key)
     held = dict(_candidates(content))
-    averaged = [name for name in held if name.split(".")[-1] in EMA]
+    averaged = [name for name in held if any(part in EMA for part in name.split("."))]
     plain = [name for name in held if name not in averaged]
     if choice.ema and not averaged:
         raise PenstockError(
@@ -69,7 +69,7 @@ def find(content: Mapping[str, Any], choice: Choice = Choice()) -> Found:
     if len(known) == 1:
         return Found(held[known[0]], known[0])
     if is_state(content):
-        return Found(dict(content))
+        return Found(content)
     if len(plain) == 1:
         return Found(held[plain[0]], plain[0], "the only state_dict in the file")
     if plain:
@@ -110,12 +110,11 @@ def _candidates(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_state(content: Any) -> bool:
-    """Whether this maps names to tensors, and to nothing else."""
-    return (
-        isinstance(content, Mapping)
-        and bool(content)
-        and all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items())
-    )
+    """Whether this maps names to tensors, and to nothing else but what modules keep as their extra state."""
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        return False
+    held = {name: value for name, value in content.items() if not name.endswith("_extra_state")}
+    return bool(held) and all(isinstance(value, torch.Tensor) for value in held.values())
 
 
 def some(names: Iterable[str]) -> str:

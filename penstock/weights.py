@@ -7,8 +7,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from typing import Any, Literal
 
@@ -17,9 +16,8 @@ import torch
 from torch import nn
 
 from penstock import architecture, pickles, programs
-from penstock.errors import PenstockError, require
+from penstock.errors import PenstockError, Say, first_line, require
 
-Say = Callable[[str], None]
 FOLDER_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHOWN = 40
 # What torch says of the opcode that begins every pickle of protocol 4 and later.
@@ -31,12 +29,11 @@ class Contents:
     """What a file of weights holds.
 
     `kind`: `weights` for a dictionary with tensors somewhere in it, `module` for a pickled module, `torchscript` and
-    `exported` for programs. `metadata`: what a .safetensors file says of itself.
+    `exported` for programs.
     """
 
     kind: Literal["weights", "module", "torchscript", "exported"]
     value: Any
-    metadata: dict[str, str] = field(default_factory=dict)
 
 
 def locate(path: Path) -> Path:
@@ -99,7 +96,7 @@ def _safetensors(path: Path) -> Contents:
     try:
         with safetensors.safe_open(str(path), framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
-            return Contents("weights", tensors, dict(file.metadata() or {}))
+            return Contents("weights", tensors)
     except Exception as error:  # SafetensorError, OSError, and whatever a damaged header makes of itself
         raise PenstockError(f"{path}: not a safetensors file, or a damaged one: {first_line(error)}") from None
 
@@ -193,9 +190,3 @@ def _reason(error: Exception) -> str:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
-
-
-def first_line(error: Exception) -> str:
-    """An exception's class and the first line of what it says."""
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__

@@ -79,33 +79,32 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
 
 
 class _HalfInside(nn.Module):
-    """float32 at the inputs and outputs, float16 between."""
+    """float16 between inputs and outputs of the signature's dtypes."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, dtypes: tuple[torch.dtype, ...]) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.dtypes = inner, dtypes
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         answer = self.inner(*(x.half() if x.is_floating_point() else x for x in inputs))
         if isinstance(answer, torch.Tensor):
-            return _to_float(answer)
-        return tuple(_to_float(value) for value in answer)
-
-
-def _to_float(value: torch.Tensor) -> torch.Tensor:
-    return value.float() if value.is_floating_point() else value
+            return answer.to(self.dtypes[0])
+        return tuple(value.to(dtype) for value, dtype in zip(answer, self.dtypes, strict=True))
 
 
 @dataclass(frozen=True)
 class _HalfCall(Call):
-    """A call of a module whose weights are float16."""
+    """A call of a module whose weights are float16, and the dtypes that its outputs are to have."""
+
+    dtypes: tuple[torch.dtype, ...] = ()
 
     def on(self, module: nn.Module) -> nn.Module:
-        return _HalfInside(super().on(module)).train(module.training)
+        return _HalfInside(super().on(module), self.dtypes).train(module.training)
 
 
 def _halved(source: Source) -> Source:
-    call = _HalfCall(source.call.keywords, source.call.outputs)
+    dtypes = tuple(getattr(torch, tensor.dtype) for tensor in source.signature.outputs)
+    call = _HalfCall(source.call.keywords, source.call.outputs, dtypes)
     return Source(copy.deepcopy(source.inner).half(), call, source.signature, source.calibration, source.kind)
 
 
@@ -157,10 +156,10 @@ def _trace(module: nn.Module, source: Source) -> tuple[Any, list[warnings.Warnin
         with _silent() as caught, torch.no_grad():
             # The gate compares at more sizes than torch's own check would.
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-                module, capture.examples(source.signature), check_trace=False
+                module, capture.examples(source.signature, traced=True), check_trace=False
             )
     except Exception as error:  # the module's own code runs here
-        raise _Refused(str(diagnose(error, module))) from None
+        raise _Refused(str(diagnose(error, module, scripting=True))) from None
     forbid_tf32_in(traced)
     return traced, [item for item in caught if issubclass(item.category, TracerWarning)]
 
@@ -177,7 +176,7 @@ def _compiler_says(error: Exception, module: nn.Module) -> str:
     """The compiler's complaint and the line of the user's code that it points at."""
     lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
     pointed = next((lines[place - 1].strip() for place, line in enumerate(lines) if "<--- HERE" in line and place), "")
-    return f"{diagnose(error, module)}{f' (at `{pointed[:100]}`)' if pointed else ''}"
+    return f"{diagnose(error, module, scripting=True)}{f' (at `{pointed[:100]}`)' if pointed else ''}"
 
 
 def _settle(warned: list[warnings.WarningMessage], source: Source) -> None:

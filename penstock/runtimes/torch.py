@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,14 @@ def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int 
             program = move_to_device_pass(program, device)
         return TorchRunner(program.module(), signature, device, threads)
     try:
+        programs.refuse_reaching(path)
         with warnings.catch_warnings():
             # torch.jit is deprecated; whoever exports TorchScript is told so, once, by the command line.
             warnings.simplefilter("ignore")
             module = torch.jit.load(  # type: ignore[no-untyped-call]
                 str(path), map_location=device
             ).eval()
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
         raise PenstockError(f"{path}: not a TorchScript file: {str(error).splitlines()[0]}") from None
     if device.startswith("cuda"):
         _send_constants(module, device)

@@ -173,7 +173,7 @@ def test_a_size_that_the_model_fixes_is_told_with_its_name_and_value_and_what_na
 def test_python_that_torchscript_cannot_compile_is_found_where_it_stands_and_told_of_tracing(
     module: nn.Module, where: str
 ) -> None:
-    found = diagnose(raised(partial(torch.jit.script, module)), module)
+    found = diagnose(raised(partial(torch.jit.script, module)), module, scripting=True)
     assert found.what == "Python that TorchScript cannot compile"
     assert found.where == where
     assert "--trace" in found.help
@@ -228,3 +228,9 @@ def test_an_error_that_says_nothing_is_named_by_its_class_and_one_that_causes_it
     error = AssertionError()
     error.__cause__ = error
     assert diagnose(error, nn.ReLU()).detail == "AssertionError"
+
+
+def test_words_of_a_compiler_mean_one_only_where_one_may_have_said_them() -> None:
+    error = ValueError("Unsupported activation gelu2")
+    assert diagnose(error, Branch()).what == "PyTorch cannot capture it"
+    assert diagnose(error, Branch(), scripting=True).what == "Python that TorchScript cannot compile"

@@ -592,3 +592,23 @@ def test_a_source_that_fails_at_a_smaller_batch_is_told_with_the_batch() -> None
         check(Doubling(fail))
     assert "the source model itself fails at batch 7: " in str(caught.value)
     assert "no odd batches; narrow the range with --batch or --dim" in str(caught.value)
+
+
+def test_a_little_randomness_is_no_rounding() -> None:
+    generator = np.random.default_rng(0)
+    source = Doubling(lambda y: (y + 1e-5 * generator.standard_normal(y.shape)).astype(np.float32))
+    with pytest.raises(PenstockError, match="answers the same inputs differently each time"):
+        check(source, limit=1e-2)
+
+
+def test_a_source_that_gives_one_answer_for_all_samples_proves_nothing() -> None:
+    source = Doubling(lambda y: np.ones_like(y))
+    held = reference(source, FLAT, POINTS, {"y": np.ones((32, 4), np.float32)})
+    with pytest.raises(PenstockError, match=r"one answer for all 32 samples.*--data"):
+        gate.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.9)})
+
+
+def test_an_answer_as_long_as_the_longest_row_of_the_batch_depends_on_it() -> None:
+    source = Doubling(lambda y: y[:, : int(1 + (np.abs(y).max() > 3))])
+    with pytest.raises(PenstockError, match=r"depends on its batch: output 'y' has shape .*total_length="):
+        check(source)

@@ -280,3 +280,16 @@ def test_another_order_of_the_same_sums_stays_within_the_limit_and_a_wrong_weigh
     with torch.no_grad():
         layers[-1].weight[0, 0] += 1e-2
     assert off(answer(None)) > limit
+
+
+class Longest(nn.Module):
+    """As long an answer as the largest value in the batch says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, : 1 + int(x.max() > 1)]
+
+
+def test_a_source_whose_shape_hangs_on_values_is_left_to_the_gate() -> None:
+    held = Rows({"x": np.linspace(0, 2, 8 * 256, dtype=np.float32).reshape(8, 256)}, None)
+    found = noise.measure(Longest(), signature(batch=Dim(opt=2, max=2)), held)
+    assert found.values == {"y": FLOOR}

@@ -59,7 +59,7 @@ def twice(batch: Dim = BATCH, **held: Any) -> Checkpoint:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 40), st.integers(1, 17))
+@given(st.integers(2, 40), st.integers(1, 17))
 def test_samples_are_run_over_again_until_they_fill_whole_batches(count: int, batch: int) -> None:
     found = refer(twice(Dim(opt=1, max=batch)), numbered(count))
     assert found.samples == count
@@ -115,7 +115,13 @@ def test_drawn_indices_are_of_the_whole_table_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("a frame\nsizes differ"), ValueError("a frame\nsizes differ"), IndexError("sizes differ")]
+    "error",
+    [
+        RuntimeError("a frame\nsizes differ"),
+        ValueError("a frame\nsizes differ"),
+        IndexError("sizes differ"),
+        AssertionError("sizes differ"),
+    ],
 )
 def test_a_source_that_fails_on_the_samples_is_told_with_the_batch_and_what_helps(error: Exception) -> None:
     class Fussy(Twice):
@@ -196,3 +202,12 @@ def test_an_input_whose_values_name_another_dimension_is_left_as_it_is(masked: R
     )
     reference = Reference(**{**masked.__dict__, "signature": other})
     assert np.array_equal(reference.resized(slice(6), "seq", 32)["lengths"], masked.rows.inputs["lengths"][:6])
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "one row proves nothing"), (5, "rows that are all alike prove nothing")]
+)
+def test_samples_that_an_export_of_one_answer_would_pass_are_refused(count: int, said: str) -> None:
+    rows = Rows({"x": np.ones((count, 3), np.float32)}, None)
+    with pytest.raises(PenstockError, match=f"--data: {said}.*give more"):
+        refer(twice(), rows)

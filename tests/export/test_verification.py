@@ -16,6 +16,7 @@ from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
 from penstock.export import pipeline, verification
 from penstock.export.pipeline import Request
+from penstock.receipt import Source
 from penstock.signature import Dim, Range
 from penstock.state import Choice
 
@@ -184,3 +185,15 @@ def test_a_program_is_compared_without_an_architecture(tmp_path: Path, monkeypat
     request = Request(Path("program.pt"), override=replace(Override(), inputs=("x:float32[batch,4]",)))
     pipeline.export(request, lambda line: None)
     assert verify("program-onnx-fp32", "program.pt", None)[-1].startswith("verified: ")
+
+
+def test_arguments_that_the_user_gave_without_a_model_are_given_again() -> None:
+    source = Source(
+        checkpoint="bert",
+        sha256="0" * 64,
+        architecture="transformers:bert",
+        loaded=1,
+        expected=1,
+        options=("--model-args", "hidden_act='relu'"),
+    )
+    assert verification._override(source, None, False).model_args == {"hidden_act": "relu"}

@@ -582,3 +582,20 @@ def test_a_loaded_artifact_answers_as_its_golden_file_says(repository: Path) -> 
     with held.load() as runner:
         found = runner.run(inputs)["logits"]
     assert np.allclose(found, outputs["logits"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("new", "kept"), [((1, 8, 20), True), ((1, 8, 9), False), ((3, 8, 10), False)])
+def test_a_new_version_takes_all_that_clients_may_send_to_the_old_one(
+    tmp_path: Path, new: tuple[int, int, int], kept: bool
+) -> None:
+    def with_seq(least: int, usual: int, most: int) -> Signature:
+        x = Tensor(name="x", shape=("batch", "seq"))
+        dims = {"batch": Dim(opt=2, max=4), "seq": Dim(min=least, opt=usual, max=most)}
+        return Signature(inputs=(x,), outputs=SIGNATURE.outputs, dims=dims)
+
+    publish(tmp_path, signature=with_seq(2, 8, 10))
+    if kept:
+        assert artifact.check_contract(tmp_path / "small", with_seq(*new)) == 2
+        return
+    with pytest.raises(PenstockError, match=r"takes 'seq' from 2 to 10, and the new one from .*--dim"):
+        artifact.check_contract(tmp_path / "small", with_seq(*new))

@@ -976,3 +976,33 @@ def test_a_pickled_module_gives_its_weights_to_the_class_that_the_user_names(tmp
     assert (loaded.card.architecture.target, loaded.proof.wrapper) == ("torch.nn:Linear", "ema")
     torch.manual_seed(2)
     assert torch.equal(loaded.module.weight, nn.Linear(3, 2).weight)
+
+
+NET_FILE = "from torch import nn\n\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(3, 2)\n"
+
+
+def test_the_weights_of_a_pickled_module_go_into_the_class_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET_FILE)
+    whole = nn.Linear(3, 2)
+    override = replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={}, allow_pickle=True)
+    found = checkpoint.load(saved(tmp_path / "whole.pth", whole), override)
+    assert type(found.module).__name__ == "Net"
+    assert torch.equal(found.module.get_parameter("weight"), whole.weight)
+    assert found.proof.loaded == 2
+
+
+def test_two_inputs_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", linear())
+    with pytest.raises(PenstockError, match=r"--input: tensor names must differ, not x, x"):
+        checkpoint.load(path, replace(LINEAR, inputs=("x:float32[batch,3]", "x:float32[batch,3]")))
+
+
+def test_a_model_made_for_one_size_of_batch_is_met_with_that_size(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        NET_FILE + "        self.register_buffer('more', __import__('torch').ones(4, 2))\n"
+        "    def forward(self, x):\n        return super().forward(x) + self.more\n"
+    )
+    path = saved(tmp_path / "a.pth", {**linear(), "more": torch.ones(4, 2)})
+    override = replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={}, batch=Dim(min=4, opt=4, max=4))
+    signature = checkpoint.load(path, override).card.signature
+    assert (signature.batch, signature.outputs[0].shape) == ("batch", ("batch", 2))

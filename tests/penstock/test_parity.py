@@ -189,3 +189,8 @@ def test_the_worst_figure_of_all_is_one_that_is_no_number(lost_first: bool) -> N
     lost = Distance(output="a", max_abs=math.nan, rel_l2=math.nan, cosine=math.nan)
     (kept,) = worst([lost, good] if lost_first else [good, lost])
     assert kept.failure(LOOSE) is not None
+
+
+def test_outputs_of_another_dtype_are_no_answer() -> None:
+    with pytest.raises(ValueError, match=r"output 'y' has dtype int8; it must be float32"):
+        compare({"y": np.ones(3, np.float32)}, {"y": np.ones(3, np.int8)})

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim as Size
 
-from penstock import programs
+from penstock import programs, runtimes
 from penstock.errors import PenstockError
-from penstock.signature import Dim
+from penstock.signature import Dim, Signature
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 AUTO = Size.AUTO
@@ -626,3 +626,88 @@ def test_a_damaged_torchscript_file_is_refused_in_one_sentence(tmp_path: Path, s
     with pytest.raises(PenstockError, match=r"a\.pt: cannot be read as TorchScript: ") as caught:
         programs.open_torchscript(path)
     assert "\n" not in str(caught.value)
+
+
+class Writes(torch.nn.Module):
+    """Writes a file when it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return self.path, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.path, self.training = state
+        torch.save(torch.ones(1), self.path)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda name: name,
+        lambda name: name[:-3] + ".PY" if name.endswith(".py") else name,
+        lambda name: name.replace("/code/", "/CODE/"),
+    ],
+    ids=["as it was", "another suffix", "another folder"],
+)
+@pytest.mark.parametrize("decoy", [False, True])
+def test_torchscript_that_writes_files_is_not_loaded_whatever_the_case_of_its_names(
+    tmp_path: Path, rename: Callable[[str], str], decoy: bool
+) -> None:
+    target, path = tmp_path / "written", tmp_path / "program.pt"
+    torch.jit.save(torch.jit.script(Writes(str(target))), tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(rename(name), old.read(name))
+        if decoy:
+            new.writestr(f"{old.namelist()[0].partition('/')[0]}/code/x", b"")
+    signature = Signature(inputs=(), outputs=())
+    for opened in (programs.open_torchscript, lambda path: runtimes.load("torch", path, signature)):
+        with pytest.raises(PenstockError, match="reads or writes files"):
+            opened(path)
+    assert not target.exists()
+
+
+def test_an_archive_with_two_entries_of_one_name_or_two_folders_is_refused(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as old:
+        held = {name: old.read(name) for name in old.namelist()}
+    code = next(name for name in held if name.endswith(".py"))
+    for extra in (code.upper(), f"other/{code}"):
+        with zipfile.ZipFile(tmp_path / "double.pt", "w") as new:
+            for name, content in {**held, extra: b""}.items():
+                new.writestr(name, content)
+        with pytest.raises(PenstockError, match=r"its entries are not those of one archive"):
+            programs.open_torchscript(tmp_path / "double.pt")
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["trace", "export"])
+def test_a_program_whose_norms_take_the_batchs_statistics_is_refused(kind: str, training: bool) -> None:
+    module, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).train(training), torch.randn(2, 3, 4, 4)
+    program: Any = torch.jit.trace(module, x).eval() if kind == "trace" else torch.export.export(module, (x,))
+    if not training:
+        programs.refuse_training(program)
+        return
+    with pytest.raises(PenstockError, match=r"1 of its BatchNorms were captured in training mode.*\.eval\(\)"):
+        programs.refuse_training(program)
+
+
+def test_a_program_with_an_input_that_no_request_can_have_is_refused_with_it(tmp_path: Path) -> None:
+    path = export(nn.Linear(3, 2).bfloat16(), (torch.ones(2, 3, dtype=torch.bfloat16),), tmp_path / "half.pt2")
+    with pytest.raises(PenstockError, match="input input is of dtype bfloat16"):
+        programs.signature(programs.open_exported(path))
+
+
+def test_a_description_that_is_not_what_it_should_be_is_refused_in_one_sentence(clean: Path, tmp_path: Path) -> None:
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = "[1]"
+
+    assert "damaged" in refusal(rewritten(clean, tmp_path / "a.pt2", {}, change))

@@ -322,7 +322,8 @@ def test_names_that_a_module_has_outgrown_are_its_own_business() -> None:
     assert load(module, content).loaded == 2
     assert torch.equal(module[0].weight, torch.ones(2, 3))
     old = {name: tensor for name, tensor in state().items() if name != "1.num_batches_tracked"}
-    assert load(net(), old).loaded == 7  # BatchNorm has counted its batches since torch 0.4.1 only
+    found = load(net(), old)
+    assert (found.loaded, found.own) == (6, 1)  # BatchNorm has counted its batches since torch 0.4.1 only
 
 
 def test_what_a_modules_own_hook_refuses_is_told_in_one_sentence() -> None:
@@ -382,3 +383,51 @@ def test_a_proof_of_everything_at_once_reads_as_one_sentence() -> None:
         "outside the prefix left out, bfloat16 and float16 turned into float32, 1 LEFT AT THEIR INITIAL VALUE: "
         "head.bias"
     )
+
+
+class Versioned(nn.Linear):
+    """A layer whose old files hold its weight doubled, and which takes no file that does not say how old it is."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        if metadata.get("version") not in (1, 2):
+            raise ValueError(f"version should be 1 or 2 instead of {metadata.get('version')}")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
+def test_a_module_is_told_the_version_that_its_file_was_written_by(prefix: str) -> None:
+    source: nn.Module = nn.Sequential(Versioned(3, 2))
+    for name in reversed(prefix.split(".")[:-1]):
+        source = nn.ModuleDict({name: source})
+    found = load(nn.Sequential(Versioned(3, 2)), source.state_dict())
+    assert (found.loaded, found.expected, found.prefix) == (2, 2, prefix)
+
+
+def test_a_module_that_refuses_a_file_of_unknown_version_is_told_in_one_sentence() -> None:
+    message = refusal(nn.Sequential(Versioned(3, 2)), dict(nn.Sequential(Versioned(3, 2)).state_dict()))
+    assert "the model refuses the checkpoint's tensors: version should be 1 or 2 instead of None" in message
+
+
+def test_what_the_modules_own_loading_fills_is_not_counted_as_loaded() -> None:
+    held = dict(nn.BatchNorm1d(4).state_dict())  # without a version, as .safetensors files are
+    del held["num_batches_tracked"]
+    found = load(nn.BatchNorm1d(4), held)
+    assert (found.loaded, found.expected, found.own) == (4, 5, 1)
+    assert str(found) == "4 of 5 tensors loaded, 1 filled by the model's own loading"
+
+
+def test_an_extra_state_of_any_kind_is_loaded_with_the_tensors() -> None:
+    class Extra(nn.Linear):
+        kept: Any = None
+
+        def get_extra_state(self) -> Any:
+            return {"v": 1}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.kept = state
+
+    module = Extra(3, 2)
+    found = load(nn.Sequential(module), {f"0.{name}": value for name, value in Extra(3, 2).state_dict().items()})
+    assert (found.loaded, found.expected, module.kept) == (3, 3, {"v": 1})

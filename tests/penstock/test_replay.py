@@ -153,7 +153,7 @@ def test_verifying_says_what_was_seen(published: Artifact) -> None:
 def test_agreement_is_shown_where_it_was_measured(published: Artifact) -> None:
     said: list[str] = []
     item = Distance(output="scores", max_abs=0.5, rel_l2=0.25, cosine=1.0, agreement=0.995)
-    replay.show(published, [item], said.append)
+    replay.show(published, [item], published.receipt.verification.limits, said.append)
     assert said[0].endswith("cosine 1.000000000, top-1 agreement 99.50%")
 
 

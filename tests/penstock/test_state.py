@@ -199,3 +199,22 @@ def test_a_list_of_names_is_cut_with_the_number_left(names: list[str]) -> None:
     shown = some(names)
     assert shown.startswith(", ".join(names[:8]))
     assert shown.endswith(f" and {len(names) - 8} more") == (len(names) > 8)
+
+
+AVERAGED = {"model": state(1.0), "ema": {"state_dict": state(2.0), "decay": 0.9}}
+
+
+@pytest.mark.parametrize(("ema", "expected"), [(None, 2.0), (True, 2.0), (False, 1.0)])
+def test_averaged_weights_that_are_wrapped_themselves_are_averaged_ones(ema: bool | None, expected: float) -> None:
+    found = find(AVERAGED, Choice(ema=ema))
+    assert value(found) == expected
+    assert bool(found.why) == (ema is not False)
+
+
+def test_plain_weights_are_not_to_be_had_of_a_file_of_averaged_ones_alone() -> None:
+    assert "state_dict" in refusal({"ema": {"state_dict": state(2.0)}}, Choice(ema=False))
+
+
+def test_what_modules_keep_as_extra_state_may_be_anything() -> None:
+    assert is_state({**state(), "head._extra_state": {"v": 1}})
+    assert not is_state({"head._extra_state": {"v": 1}})

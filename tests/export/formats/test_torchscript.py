@@ -350,3 +350,31 @@ def test_a_program_goes_to_half_precision_too(source_of: SourceOf, write: Write)
         got, expected = loaded(written)(x), module(x)
     assert got.dtype == torch.float32
     assert 0 < (got - expected).abs().max() < 1e-2
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: T) -> tuple[T, T]:
+        y = self.layer(x)
+        return y.double(), y.argmax(1)
+
+
+@pytest.mark.parametrize("road", ["trace", "script"])
+def test_half_precision_inside_leaves_outputs_their_dtypes(source_of: SourceOf, write: Write, road: str) -> None:
+    source = source_of(Wide(), "x:float32[batch,3]")
+    written = write(source, "torchscript", precision="fp16", road=road)
+    answer = written.run(written.feeds(4))
+    assert [array.dtype.name for array in answer.values()] == ["float64", "int64"]
+    assert [tensor.dtype for tensor in source.signature.outputs] == ["float64", "int64"]
+
+
+def test_a_model_made_for_single_rows_is_traced_with_one(source_of: SourceOf, write: Write) -> None:
+    class Single(nn.Module):
+        def forward(self, x: T) -> T:
+            return x.view(1, 3) * 2
+
+    source = source_of(Single(), "x:float32[batch,3]", batch=Dim(min=1, opt=1, max=1))
+    write(source, "torchscript", road="trace").check(1)
