@@ -40,7 +40,7 @@ _CAUSES = (
 _SCRIPTING = (
     (
         r"TorchScript|torch\.jit\.|compile|Compiled functions|Unsupported|keyword-arg|varargs|\*args|"
-        r"Python type cannot|frontend",
+        r"Python type cannot|frontend|could not get source code",
         "Python that TorchScript cannot compile",
         "--trace takes models without branches on values; --format onnx or pt2 need no TorchScript",
     ),

@@ -25,7 +25,7 @@ from penstock.parity import Limits, distance
 from penstock.runtimes.torch import TorchRunner, name_outputs
 from penstock.signature import Signature
 
-# The largest ratio of a right export's error to its source's noise in docs/models.md is under a third of this.
+# The largest error of a right export in docs/models.md is a thirteenth of the limit that this makes.
 FACTOR = 32.0
 # One unit in the last place of float32: no source is measured to be better than its numbers can say.
 FLOOR = 2.0**-23

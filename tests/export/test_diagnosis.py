@@ -233,4 +233,5 @@ def test_an_error_that_says_nothing_is_named_by_its_class_and_one_that_causes_it
 def test_words_of_a_compiler_mean_one_only_where_one_may_have_said_them() -> None:
     error = ValueError("Unsupported activation gelu2")
     assert diagnose(error, Branch()).what == "PyTorch cannot capture it"
-    assert diagnose(error, Branch(), scripting=True).what == "Python that TorchScript cannot compile"
+    for said in (error, OSError("could not get source code")):
+        assert diagnose(said, Branch(), scripting=True).what == "Python that TorchScript cannot compile"

@@ -236,11 +236,23 @@ def render(models: list[zoo.Model], columns: list[str], held: dict[str, Any]) ->
         + f". {passed} of {len(models) * len(columns)} exported.",
         "A cell gives the seconds to load the checkpoint / to export it / to verify the export, then the largest "
         "relative L2 error of an output against the source in float32; or `no`, with the error's words. Weights are "
-        "random, and BatchNorm statistics near those of what reaches them, as training leaves them.",
+        "random, and BatchNorm statistics near those of what reaches them, as training leaves them. "
+        f"{_nearest(models, columns, held)}",
         "\n".join(f"| {' | '.join(row)} |" for row in table),
         "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _nearest(models: list[zoo.Model], columns: list[str], held: dict[str, Any]) -> str:
+    """How near the largest error of all came to its limit."""
+    cells = [held["cells"][model.name][column] for model in models for column in columns]
+    limits = [
+        (cell["rel_l2"], min(item["max_error"] for item in cell["limits"].values()))
+        for cell in cells
+        if cell["state"] == "passed" and cell.get("limits")
+    ]
+    return f"No error is over {max(error / limit for error, limit in limits):.0%} of its limit." if limits else ""
 
 
 def _label(model: zoo.Model) -> str:

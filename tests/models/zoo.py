@@ -79,6 +79,7 @@ _TOKENS = {"tokens": ("0", "99")}
 _WORDS = {"vocab_size": 1000, "max_position_embeddings": 80}
 _IDS = {"input_ids": ("0", "999")}
 _FIXES = "a trace would fix a value that may depend on the input"
+_PYTHON = "Python that TorchScript cannot compile"
 _BRANCH = "a branch or a number that depends on the input's values"
 
 
@@ -94,6 +95,7 @@ def _text(name: str, *inputs: str, config: dict[str, Any], ranges: dict[str, tup
         dims=_SEQ,
         ranges=ranges,
         outputs=("logits",),
+        reasons={"torchscript --script": _PYTHON},
     )
 
 
@@ -168,7 +170,7 @@ MODELS = (
         ranges={"steps": ("0", "6")},
         reasons={
             "torchscript --trace": _FIXES,
-            "torchscript --script": "Python that TorchScript cannot compile",
+            "torchscript --script": _PYTHON,
             "onnx": _BRANCH,
             "pt2": _BRANCH,
         },
