@@ -140,20 +140,8 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
     Raises:
         PenstockError: it does not: an export could not be proven, and a server that batches would change answers.
     """
+    _refuse_unprovable(reference)
     signature = reference.signature
-    for name, array in reference.outputs.items():
-        if not np.isfinite(array).all():
-            once = np.isfinite(array[: reference.samples])
-            bad = int(np.sum(~once.reshape(len(once), -1).all(axis=1)))
-            raise PenstockError(
-                f"the source model itself answers NaN or Inf in output {name!r} for {bad} of {len(once)} samples; "
-                "give samples that it is made for (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
-            )
-    if reference.samples > 1 and all((array == array[:1]).all() for array in reference.outputs.values()):
-        raise PenstockError(
-            f"the model gives one answer for all {reference.samples} samples, so that an export which heeds no input "
-            "would pass; give samples that differ (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
-        )
     source, batch = TorchRunner(reference.module, signature), signature.dims[str(signature.batch)]
     first = slice(signature.max_batch)
     again = _answer(source, take(reference.rows.inputs, first), f"batch {batch.max}")
@@ -171,6 +159,23 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
                         f"{item.rel_l2:.2g} off what it is at {batch.max}, and a server that batches would change "
                         "answers: --batch 1 exports it for single rows"
                     )
+
+
+def _refuse_unprovable(reference: Reference) -> None:
+    """Refuse a source whose answers any wrong export could give too."""
+    for name, array in reference.outputs.items():
+        if not np.isfinite(array).all():
+            once = np.isfinite(array[: reference.samples])
+            bad = int(np.sum(~once.reshape(len(once), -1).all(axis=1)))
+            raise PenstockError(
+                f"the source model itself answers NaN or Inf in output {name!r} for {bad} of {len(once)} samples; "
+                "give samples that it is made for (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
+            )
+    if reference.samples > 1 and all((array == array[:1]).all() for array in reference.outputs.values()):
+        raise PenstockError(
+            f"the model gives one answer for all {reference.samples} samples, so that an export which heeds no input "
+            "would pass; give samples that differ (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
+        )
 
 
 def _compared(expected: dict[str, Any], answer: dict[str, Any]) -> list[Distance]:

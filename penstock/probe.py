@@ -37,10 +37,10 @@ def complete(module: nn.Module, signature: Signature, keep: Sequence[str] = ()) 
     keywords = adapter.keywords(module, [tensor.name for tensor in signature.inputs])
     call = Call(keywords, ())
     base, other = _sizes(signature)
-    single = {name: dim.min for name, dim in signature.dims.items() if dim.min == dim.max}
     try:
         first, tables = _first(module, signature, call, base)
     except PenstockError:
+        single = {name: dim.min for name, dim in signature.dims.items() if dim.min == dim.max}
         if not single:
             raise
         base |= single  # a model may be made for that size alone
@@ -49,20 +49,20 @@ def complete(module: nn.Module, signature: Signature, keep: Sequence[str] = ()) 
     signature = signature.model_copy(update={"ranges": {**known, **signature.ranges}})
     paths = _kept(first, keep)
     call = Call(keywords, tuple(paths.values()))
-    shapes: dict[str, list[int | str]] = {name: list(first[path].shape) for name, path in paths.items()}
-    for dim in signature.dims:
+    shapes = {name: list[int | str](first[path].shape) for name, path in paths.items()}
+    for dim, extent in signature.dims.items():
+        sizes = base[dim], other[dim]
         try:
             moved = _answer(module, signature, call, _feeds(signature, {**base, dim: other[dim]}))
         except PenstockError:
-            if dim not in single:
+            if extent.min < extent.max:
                 raise
-            for shape in shapes.values():  # nothing can move: it leads what is of its size
-                shape[:1] = [dim] if shape[:1] == [base[dim]] else shape[:1]
+            _mark_leading(shapes, dim, base[dim])
             continue
         if not set(paths.values()) <= moved.keys():
             raise PenstockError(f"the model answers with other outputs when the size of {dim!r} changes")
         for name, path in paths.items():
-            _mark(shapes[name], name, dim, (base[dim], other[dim]), tuple(moved[path].shape), tuple(first[path].shape))
+            _mark(shapes[name], name, dim, sizes, tuple(moved[path].shape), tuple(first[path].shape))
     try:
         outputs = tuple(
             Tensor(name=name, dtype=str(first[path].dtype).removeprefix("torch."), shape=tuple(shapes[name]))
@@ -121,6 +121,13 @@ def _mark(
     for axis, (before, after) in enumerate(zip(first, moved, strict=True)):
         if before != after:
             shape[axis] = dim if (before, after) == sizes else _computed(name, axis)
+
+
+def _mark_leading(shapes: dict[str, list[int | str]], dim: str, size: int) -> None:
+    """Name the first axes of that size: in a model made for one size nothing can be moved."""
+    for shape in shapes.values():
+        if shape[:1] == [size]:
+            shape[0] = dim
 
 
 def _computed(name: str, axis: int) -> str:
