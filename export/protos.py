@@ -88,7 +88,9 @@ def loaded(light: Any, weights: list[Any]) -> Any:
     for index in reversed(range(len(inputs))):
         if inputs[index].name in taken:
             del inputs[index]
-    light.graph.initializer.extend(tensor for tensor in weights if tensor.name in taken)
+    for tensor in weights:
+        if tensor.name in taken:  # extend() would serialize each, and one alone may be over 2 GiB
+            light.graph.initializer.add().CopyFrom(tensor)
     return light
 
 
