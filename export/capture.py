@@ -127,13 +127,37 @@ def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[
                 dynamic_shapes=_shapes(module, signature),
                 input_names=[tensor.name for tensor in signature.inputs],
                 output_names=[tensor.name for tensor in signature.outputs],
+                optimize=False,  # see `_folded`
                 verbose=False,
             )
-        assert written is not None
+            assert written is not None
+            _folded(written.model)
         model = written.model_proto
     except Exception as error:
         raise PenstockError(f"the captured model cannot be written as ONNX: {diagnose(error, module)}") from None
     return _finished(model, signature)
+
+
+def _folded(model: Any) -> None:
+    """Fold constants and drop what computes nothing, in place.
+
+    onnxscript's own optimizer also rewrites patterns, and takes numbers under 1e-8 for 0 where it matches them: an
+    epsilon would vanish from a division or a logarithm.
+    """
+    optimizer = require("onnxscript.optimizer", "export", "writing ONNX")
+    common = require("onnx_ir.passes.common", "export", "writing ONNX")
+    common.InlinePass()(model)
+    optimizer.fold_constants(model)
+    for step in (
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedFunctionsPass(),
+        common.RemoveUnusedOpsetsPass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.LiftSubgraphInitializersToMainGraphPass(),
+        common.OutputFixPass(),
+        common.NameFixPass(),
+    ):
+        step(model)
 
 
 def onnx_of_script(module: nn.Module, signature: Signature) -> tuple[Any, str | None]:

@@ -25,6 +25,9 @@ LIMITS = {
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
 _FEW = 8
+_DRAWN = 8
+# Beyond the samples kernels may approximate the tails of a sigmoid; what is looked for there is off by far more.
+_BEYOND = 1e-3
 # The same inputs again, in the same batch and process: nothing rounds otherwise.
 _AGAIN = Limits(max_error=noises.FACTOR * noises.FLOOR, min_agreement=0)
 
@@ -92,33 +95,75 @@ def verify(
 
 
 def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits]) -> list[Distance]:
-    """Compare a runner with its source at the smallest, an odd and the largest size of each dimension but the batch.
+    """Compare a runner with its source at many sizes of each dimension but the batch, and where all are at their ends.
 
     Args:
         runner: the export.
-        reference: the float32 source, and samples; the first few are cut, or repeated along the dimension.
+        reference: the float32 source, and samples; the first few are cut, or repeated along the dimensions.
         limits: what each output must keep; agreement is not judged over so few rows.
 
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
     signature = reference.signature
+    others = {name: dim for name, dim in signature.dims.items() if name != signature.batch}
+    ends = [{name: getattr(dim, end) for name, dim in others.items()} for end in ("min", "max")]
+    wanted = [*({name: size} for name, dim in others.items() for size in _tried(dim)), *(ends if others else [])]
     batch = min(signature.max_batch, max(signature.min_batch, _FEW))
     source = TorchRunner(reference.module, signature)
     seen: list[Distance] = []
-    for name, dim in signature.dims.items():
-        if name == signature.batch:
-            continue
-        middle = (dim.min + dim.max) // 2
-        odd = min(dim.max, middle + 1 - middle % 2)
-        for size in sorted({dim.min, odd, dim.max}):
-            inputs = reference.resized(slice(batch), name, size)
-            expected = _answer(source, inputs, f"{name} = {size}")
-            found = _distances(runner, inputs, expected, batch, f"{name} = {size}")
-            found = [item.without_agreement() for item in found]
-            _judge(found, limits, f"{name} = {size}")
-            seen.extend(found)
+    for place in wanted:
+        where = ", ".join(f"{name} = {size}" for name, size in place.items())
+        inputs = reference.resized(slice(batch), place)
+        expected = _answer(source, inputs, where)
+        found = [item.without_agreement() for item in _distances(runner, inputs, expected, batch, where)]
+        _judge(found, limits, where)
+        seen.extend(found)
     return seen
+
+
+def _tried(dim: Dim) -> list[int]:
+    """The sizes of a dimension to try: its ends, an odd one, and others drawn between them; all where they are few."""
+    middle = (dim.min + dim.max) // 2
+    drawn = np.random.default_rng(0).integers(dim.min, dim.max + 1, _DRAWN).tolist()
+    every = range(dim.min, dim.max + 1) if dim.max - dim.min <= _DRAWN else ()
+    return sorted({dim.min, min(dim.max, middle + 1 - middle % 2), dim.max, *drawn, *every})
+
+
+def verify_extremes(runner: Runner, reference: Reference, accepted: float | None = None) -> None:
+    """Compare a float32 export with its source on inputs beyond the samples: zeros, and many times as large.
+
+    An error counts in relation to the source's answer there or, where that is smaller, to its usual one.
+
+    Args:
+        runner: the export.
+        reference: the float32 source; inputs on which its own answers are no numbers are not among its extremes.
+        accepted: the error that the user accepts, if they said so.
+
+    Raises:
+        GateError: the export is off, or answers no numbers.
+    """
+    usual = {name: _norm(array) / np.sqrt(array.size) for name, array in reference.outputs.items()}
+    for extreme in reference.extremes:
+        limits = source_limits(reference.noise.larger(extreme.noise), max(accepted or 0, _BEYOND))
+        where = extreme.what
+        _distances(runner, extreme.rows.inputs, extreme.outputs, len(extreme.rows), where)  # dtypes and shapes
+        got = evaluation.outputs(runner, extreme.rows, len(extreme.rows))
+        for name, expected in extreme.outputs.items():
+            if expected.dtype.kind != "f" or not expected.size:
+                continue
+            scale = max(_norm(expected), usual[name] * np.sqrt(expected.size)) or 1.0
+            off = _norm(got[name].astype(np.float64) - expected) / scale
+            if not off <= limits[name].max_error:
+                raise GateError(
+                    f"the gate stopped it: output {name!r} at {where}: relative L2 error {off:.3g} is over the limit "
+                    f"of {limits[name].max_error:.3g}; nothing was published under its name (if inputs are never like "
+                    "that, say what they are: --range NAME=LOW,HIGH)"
+                )
+
+
+def _norm(array: Any) -> float:
+    return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
 def source_limits(noise: Noise, accepted: float | None = None) -> dict[str, Limits]:
@@ -148,6 +193,7 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
     found = _compared(take(reference.outputs, first), again)
     if any(item.without_agreement().failure(_AGAIN) for item in found):
         raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
+    _refuse_memory(reference, limits)
     for size in sizes(batch)[:-1]:
         for start in sorted({0, len(reference.rows) - size}):
             part = slice(start, start + size)
@@ -159,6 +205,22 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
                         f"{item.rel_l2:.2g} off what it is at {batch.max}, and a server that batches would change "
                         "answers: --batch 1 exports it for single rows"
                     )
+
+
+def _refuse_memory(reference: Reference, limits: dict[str, Limits]) -> None:
+    """Refuse a source that answers otherwise once it has run: a copy that has not is given other rows first."""
+    if reference.fresh is None:
+        return
+    signature = reference.signature
+    last = np.arange(len(reference.rows))[::-1][: max(signature.min_batch, signature.max_batch // 2)]
+    answer = _answer(TorchRunner(reference.fresh, signature), take(reference.rows.inputs, last), "its first run")
+    for item in _compared(take(reference.outputs, last), answer):
+        if not item.rel_l2 <= limits[item.output].max_error:
+            raise PenstockError(
+                f"the model keeps something of what it was run on before: output {item.output!r} is {item.rel_l2:.2g} "
+                "off where a fresh copy gets the same inputs; an export keeps nothing from run to run (a module that "
+                "initialises itself on its first batch must be saved after that, with what says so)"
+            )
 
 
 def _refuse_unprovable(reference: Reference) -> None:

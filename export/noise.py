@@ -40,6 +40,10 @@ class Noise(BaseModel):
     by: Literal["float64", "perturbed weights"]
     values: dict[str, float]
 
+    def larger(self, other: Noise) -> Noise:
+        """For each output the larger of two."""
+        return Noise(by=self.by, values={name: max(value, other.values[name]) for name, value in self.values.items()})
+
 
 def measure(module: nn.Module, signature: Signature, rows: Rows) -> Noise:
     """The source's own noise: against the same module in float64, over the first and the last few rows.

@@ -185,7 +185,9 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
     if not here and built.stand_in is not None:
         runtime, file = built.stand_in
     limits = _limits(job.request, job.reference, precision)
-    return prove(job.reference, runtime, folder / file, limits, engine_run=here)
+    return prove(
+        job.reference, runtime, folder / file, limits, precision, engine_run=here, max_error=job.request.max_error
+    )
 
 
 def prove(
@@ -193,9 +195,11 @@ def prove(
     runtime: str,
     path: Path,
     limits: dict[str, Limits],
+    precision: str,
     *,
     engine_run: bool = True,
     device: str = "cpu",
+    max_error: float | None = None,
 ) -> Verification:
     """Run a model file at the ends and odd sizes of every range that its signature promises, and compare its answers.
 
@@ -204,8 +208,10 @@ def prove(
         runtime: what runs the file.
         path: the file.
         limits: what each output must keep.
+        precision: float32 exports are held to their source beyond the samples too.
         engine_run: whether the file is the artifact's own model, and not a stand-in for an engine.
         device: what it runs on.
+        max_error: what the user accepts.
 
     Raises:
         GateError: a limit is passed.
@@ -218,6 +224,8 @@ def prove(
     with runtimes.load(runtime, path, signature, device=device) as runner:
         distances = gate.verify(runner, reference.rows, reference.outputs, limits, batch)
         others = gate.verify_dims(runner, reference, limits)
+        if precision == "fp32":
+            gate.verify_extremes(runner, reference, max_error)
     return Verification(
         runtime=runtime,
         engine_run=engine_run,

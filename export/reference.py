@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +23,28 @@ from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
 from penstock.synthetic import synthesize
 
+# What inputs are tried beyond the samples: operators written out otherwise overflow there, and branches turn.
+_BEYOND = (("inputs of zeros", 0.0), ("inputs 10 times the samples", 10.0), ("inputs 100 times the samples", 100.0))
+_FEW = 4
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """Inputs beyond the samples: what they are in words, the source's finite answers, and how exact those are."""
+
+    what: str
+    rows: Rows
+    outputs: dict[str, Any]
+    noise: Noise
+
 
 @dataclass(frozen=True)
 class Reference:
     """The float32 source as its signature calls it, samples, its answers for them, and how exact those are.
 
     `rows` and `outputs` are the samples over again until they fill a whole number of largest batches; `samples` is how
-    many different ones there are, and `real` says that they were not drawn at random.
+    many different ones there are, and `real` says that they were not drawn at random. `fresh` is a copy of the module
+    that has not run yet, where it can be copied; `extremes` are inputs beyond the samples.
     """
 
     module: nn.Module
@@ -36,25 +54,27 @@ class Reference:
     samples: int
     real: bool
     noise: Noise
+    fresh: nn.Module | None = None
+    extremes: tuple[Extreme, ...] = ()
 
-    def resized(self, part: slice, name: str, size: int) -> dict[str, Any]:
-        """Some rows with every axis that bears a dimension's name cut, or repeated, to `size`.
+    def resized(self, part: slice, sizes: dict[str, int]) -> dict[str, Any]:
+        """Some rows with every axis that bears a dimension's name cut, or repeated, to its size in `sizes`.
 
-        An input whose values depend on that size, as the lengths of a padded text do, is drawn anew.
+        An input whose values depend on such a size, as the lengths of a padded text do, is drawn anew.
         """
         resized = take(self.rows.inputs, part)
         count = len(next(iter(resized.values())))
-        sizes = {dim: held.opt for dim, held in self.signature.dims.items()}
-        drawn = synthesize(self.signature, {**sizes, str(self.signature.batch): count, name: size}).inputs
+        usual = {dim: held.opt for dim, held in self.signature.dims.items()}
+        drawn = synthesize(self.signature, {**usual, str(self.signature.batch): count, **sizes}).inputs
         for tensor in self.signature.inputs:
             held = self.signature.ranges.get(tensor.name)
-            if held is not None and name in (held.low, held.high):
+            if held is not None and {held.low, held.high} & sizes.keys():
                 resized[tensor.name] = drawn[tensor.name]
                 continue
             for axis, declared in enumerate(tensor.shape):
-                if declared == name:
+                if declared in sizes:
                     array = resized[tensor.name]
-                    resized[tensor.name] = np.take(array, np.arange(size) % array.shape[axis], axis)
+                    resized[tensor.name] = np.take(array, np.arange(sizes[str(declared)]) % array.shape[axis], axis)
         return resized
 
 
@@ -72,6 +92,7 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
     rows, real = _samples(given, origin, signature)
     samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
     module = origin.adapted()
+    fresh = _copied(module)
     try:
         with quiet():
             outputs = evaluation.outputs(TorchRunner(module, signature), rows, signature.max_batch)
@@ -80,9 +101,33 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
             f"the source model itself fails at batch {signature.max_batch}: {last_line(error)}; narrow the range with "
             "--batch or --dim, or give the range of its inputs (--range NAME=LOW,HIGH)"
         ) from None
-    return Reference(
-        module, signature, rows, outputs, samples, real, noise.measure(module, signature, rows.take(samples))
-    )
+    measured = noise.measure(module, signature, rows.take(samples))
+    extremes = tuple(_extremes(module, signature, rows))
+    return Reference(module, signature, rows, outputs, samples, real, measured, fresh, extremes)
+
+
+def _copied(module: nn.Module) -> nn.Module | None:
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # a module may hold anything
+        return None
+
+
+def _extremes(module: nn.Module, signature: Signature, rows: Rows) -> Iterator[Extreme]:
+    """A few rows with their float inputs at zero and far beyond the samples, as far as the source has answers there.
+
+    Inputs whose range is stated stay as they are.
+    """
+    open_ends = [t.name for t in signature.inputs if t.dtype.startswith("float") and t.name not in signature.ranges]
+    batch = max(signature.min_batch, min(_FEW, signature.max_batch))
+    for what, factor in _BEYOND if open_ends else ():
+        few = take(rows.inputs, np.arange(batch) % len(rows))
+        scaled = Rows({**few, **{name: (few[name] * factor).astype(few[name].dtype) for name in open_ends}}, None)
+        outputs: dict[str, Any] = {}
+        with quiet(), suppress(Exception):  # the module's own code, on inputs that it need not take
+            outputs = TorchRunner(module, signature).run(scaled.inputs)
+        if outputs and all(np.isfinite(array).all() for array in outputs.values()):
+            yield Extreme(what, scaled, outputs, noise.measure(module, signature, scaled))
 
 
 def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tuple[Rows, bool]:

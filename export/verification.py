@@ -54,7 +54,9 @@ def verify(
     accepted = max(held) if "--max-error" in receipt.source.options else None
     gate.check_source(reference, gate.source_limits(reference.noise, accepted))
     limits = _widened(found) or gate.limits(receipt.precision, reference.noise)
-    proven = pipeline.prove(reference, receipt.runtime, found.model_path, limits, device=device)
+    proven = pipeline.prove(
+        reference, receipt.runtime, found.model_path, limits, receipt.precision, device=device, max_error=accepted
+    )
     kind = "real" if reference.real else "synthetic"
     batches = ", ".join(map(str, proven.batches))
     say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")

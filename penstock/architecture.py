@@ -44,10 +44,11 @@ def parse_arguments(pairs: list[str]) -> dict[str, Any]:
     return arguments
 
 
-def build(architecture: Architecture) -> nn.Module:
+def build(architecture: Architecture, seed: int = 0) -> nn.Module:
     """The module that `architecture` names, with its initial weights, in eval mode.
 
-    Importing a module runs its code: only pass a target that the user, or penstock itself, has named.
+    Importing a module runs its code: only pass a target that the user, or penstock itself, has named. What it draws at
+    random is drawn by `seed`.
 
     Raises:
         PenstockError: it cannot be imported, is no module class, or refuses its arguments.
@@ -56,7 +57,7 @@ def build(architecture: Architecture) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
             # Whatever stays at its initial value is the same in every export.
-            torch.manual_seed(0)
+            torch.manual_seed(seed)
             module = make(**architecture.kwargs)
     except PenstockError:
         raise

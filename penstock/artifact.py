@@ -82,11 +82,15 @@ class Artifact:
         return inputs, outputs
 
     def check_digests(self) -> None:
-        """See that every file is the one the receipt was written for.
+        """See that the artifact passed the gate, and that every file is the one the receipt was written for.
 
         Raises:
-            PenstockError: a file is missing or its bytes have changed.
+            PenstockError: it did not, a file is missing, or its bytes have changed.
         """
+        if not self.receipt.verification.passed:
+            raise PenstockError(
+                f"{self.folder}: its receipt says that it did not pass the gate: export the model again"
+            )
         for name, digest in self.receipt.files.items():
             path = self.folder / name
             if not path.is_file():

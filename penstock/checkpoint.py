@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import json
@@ -150,7 +151,26 @@ def _module(contents: Contents, card: Card | None, override: Override) -> tuple[
         return module, Architecture(target=f"{kind.__module__}:{kind.__qualname__}"), _whole(module, found)
     architecture = _architecture(contents.value, card, override)
     module = architectures.build(architecture)
+    _refuse_random(module, architecture)
     return module, architecture, proof.load(module, found, override.choice)
+
+
+def _refuse_random(module: nn.Module, architecture: Architecture) -> None:
+    """Refuse a module that is built with random numbers which no checkpoint of it holds."""
+    before = modules.unsaved(module)
+    if not before:
+        return
+    other = modules.unsaved(architectures.build(architecture, seed=1))
+    moved = [name for name, tensor in before.items() if name in other and not _alike(tensor, other[name])]
+    if moved:
+        raise PenstockError(
+            f"{state.some(moved)} of the model is drawn anew each time it is built, and no checkpoint holds it: the "
+            "trained values are lost; register it as a persistent buffer before training"
+        )
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
 
 
 def _refuse_choices(what: str, override: Override, allowed: Choice | None = None) -> None:
@@ -287,9 +307,17 @@ def _ranged(signature: Signature, override: Override) -> Signature:
         raise PenstockError(f"--range: {first_message(error)}") from None
 
 
+def _unrun(module: nn.Module) -> nn.Module:
+    """A copy to be run in the module's place, so that a module which changes by running is still as it was loaded."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # a module may hold anything
+        return module
+
+
 def _proven(path: Path, module: nn.Module, signature: Signature, keep: tuple[str, ...]) -> tuple[Signature, Call]:
     """The signature with the outputs that the module really gives, under the names it declares for them, if any."""
-    real, call = probe.complete(module, signature, keep)
+    real, call = probe.complete(_unrun(module), signature, keep)
     if not signature.outputs or keep:
         return real, call
     given = {tensor.name: tensor for tensor in real.outputs}

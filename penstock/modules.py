@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -42,6 +43,27 @@ def tied(module: nn.Module) -> list[list[str]]:
             key = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
             groups[key].append(name)
     return [names for names in groups.values() if len(names) > 1]
+
+
+def fingerprints(module: nn.Module) -> dict[str, int]:
+    """A checksum of the bytes of each tensor of the module's `state_dict`, to tell whether it was written to."""
+    return {
+        name: zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
+        for name, tensor in module.state_dict().items()
+        if isinstance(tensor, Tensor) and _has_memory(tensor)
+    }
+
+
+def unsaved(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors of numbers that a module computes with and its `state_dict` does not hold."""
+    saved = {tensor.data_ptr() for tensor in module.state_dict().values() if isinstance(tensor, Tensor)}
+    found = {
+        f"{path}.{name}" if path else name: tensor
+        for path, part in module.named_modules()
+        for name, tensor in (*part.named_buffers(recurse=False), *vars(part).items())
+        if isinstance(tensor, Tensor) and _has_memory(tensor)
+    }
+    return {name: tensor for name, tensor in found.items() if tensor.data_ptr() not in saved}
 
 
 def _has_memory(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from penstock.errors import PenstockError
-from penstock.modules import tied
+from penstock.modules import fingerprints, tied
 from penstock.state import Choice, Found, some
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.")
@@ -83,8 +83,13 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
     missing = [name for name in expected if name not in state and name not in initial]
     unexpected = [name for name in state if name not in expected]
     if not misfits and not unlike:
+        before = fingerprints(module)
         unmet, unexpected = _put(module, state, _versions(found.value, prefix))
-        missing = [name for name in unmet if name not in initial]
+        untouched = {name for name, mark in fingerprints(module).items() if before.get(name) == mark}
+        _refuse_unput(module, state, untouched)
+        # What a module's own loading fills it must fill with something: a counter of batches may stay at 0.
+        left = [n for n in expected if n not in state and n in untouched and not n.endswith("num_batches_tracked")]
+        missing = [name for name in dict.fromkeys([*unmet, *left]) if name not in initial]
     if missing or unexpected or misfits or unlike:
         listed = {"missing": missing, "unexpected": unexpected, "mis-shaped": misfits, "of another kind": unlike}
         raise PenstockError(
@@ -135,7 +140,23 @@ def _put(module: nn.Module, state: State, versions: dict[str, Any]) -> tuple[lis
         unmet = module.load_state_dict(versioned, strict=False)
     except Exception as error:  # the module's own code runs here
         raise PenstockError(f"the model refuses the checkpoint's tensors: {' '.join(str(error).split())}") from None
-    return list(unmet.missing_keys), list(unmet.unexpected_keys)
+    # A module's own load_state_dict may answer nothing.
+    return list(getattr(unmet, "missing_keys", [])), list(getattr(unmet, "unexpected_keys", []))
+
+
+def _refuse_unput(module: nn.Module, state: State, untouched: set[str]) -> None:
+    """See that loading has put every tensor where it belongs, as a module's own loading may not."""
+    held = module.state_dict()
+    wrong = [name for name in sorted(untouched & state.keys()) if not _same(held[name], state[name])]
+    if wrong:
+        raise PenstockError(
+            f"the model's own loading leaves {len(wrong)} of the checkpoint's tensors aside ({some(wrong)}): see its "
+            "load_state_dict and _load_from_state_dict"
+        )
+
+
+def _same(held: torch.Tensor, given: torch.Tensor) -> bool:
+    return torch.allclose(held, given.to(held.dtype), rtol=0, atol=0, equal_nan=True)
 
 
 def _tensors(state: State) -> list[torch.Tensor]:
@@ -246,6 +267,13 @@ def _unlike(state: State, expected: Mapping[str, torch.Tensor]) -> Iterator[str]
             continue
         if state[name].is_floating_point() != tensor.is_floating_point():
             yield f"{name} {state[name].dtype} for {tensor.dtype}".replace("torch.", "")
+        elif not tensor.is_floating_point() and not _holds(tensor.dtype, state[name]):
+            yield f"{name} {state[name].dtype} for {tensor.dtype}, which does not hold its values".replace("torch.", "")
+
+
+def _holds(dtype: torch.dtype, tensor: torch.Tensor) -> bool:
+    """Whether a dtype of integers has room for a tensor's values."""
+    return dtype == tensor.dtype or torch.equal(tensor.to(dtype).to(tensor.dtype), tensor)
 
 
 def _listed(problems: Mapping[str, list[str]]) -> str:

@@ -40,7 +40,7 @@ def _within(tensor: Tensor, held: Range, sizes: dict[str, int]) -> tuple[float, 
     low, high = held.at(sizes)
     dtype = np.dtype(tensor.dtype)
     limits = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(np.float64)
-    if not limits.min <= low <= high <= limits.max:
+    if not limits.min <= low <= high <= float(limits.max):
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
         raise PenstockError(
             f"--range {tensor.name}={held.low},{held.high}: there is no {tensor.dtype} from {low:g} to {high:g}"
@@ -54,12 +54,15 @@ def _values(
 ) -> NDArray[np.generic]:
     dtype = np.dtype(tensor.dtype)
     if dtype.kind == "f":
-        drawn = generator.standard_normal(shape) if bounds is None else generator.uniform(*bounds, shape)
-        return drawn.astype(dtype)
+        if bounds is None:
+            return generator.standard_normal(shape).astype(dtype)
+        share = generator.uniform(size=shape)  # of the way, since the way itself may be over the largest float
+        return (bounds[0] * (1 - share) + bounds[1] * share).astype(dtype)
     if bounds is None and dtype == np.uint8:
         bounds = (0, 255)
     if bounds is not None:
-        return generator.integers(int(bounds[0]), int(bounds[1]), shape, endpoint=True).astype(dtype)
+        most = min(int(bounds[1]), np.iinfo(dtype).max)  # a float knows no 2**63 - 1
+        return generator.integers(int(bounds[0]), most, shape, dtype, endpoint=True)
     if len(shape) < 2 or dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
     lengths = generator.integers(1, shape[-1], shape[:-1], endpoint=True)
