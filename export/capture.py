@@ -131,14 +131,14 @@ def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[
                 verbose=False,
             )
             assert written is not None
-            _folded(written.model)
+            _folded(written.model, signature)
         model = written.model_proto
     except Exception as error:
         raise PenstockError(f"the captured model cannot be written as ONNX: {diagnose(error, module)}") from None
     return _finished(model, signature)
 
 
-def _folded(model: Any) -> None:
+def _folded(model: Any, signature: Signature) -> None:
     """Fold constants and drop what computes nothing, in place.
 
     onnxscript's own optimizer also rewrites patterns, and takes numbers under 1e-8 for 0 where it matches them: an
@@ -155,9 +155,13 @@ def _folded(model: Any) -> None:
         common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         common.LiftSubgraphInitializersToMainGraphPass(),
         common.OutputFixPass(),
-        common.NameFixPass(),
     ):
         step(model)
+    # An input that is passed through was renamed with the output.
+    for values, tensors in ((model.graph.inputs, signature.inputs), (model.graph.outputs, signature.outputs)):
+        for value, tensor in zip(values, tensors, strict=False):
+            value.name = tensor.name
+    common.NameFixPass()(model)
 
 
 def onnx_of_script(module: nn.Module, signature: Signature) -> tuple[Any, str | None]:

@@ -171,7 +171,7 @@ def source_limits(noise: Noise, accepted: float | None = None) -> dict[str, Limi
     errors = {
         name: max(noises.FACTOR * max(value, noises.FLOOR), accepted or 0) for name, value in noise.values.items()
     }
-    return {name: Limits(max_error=error, min_agreement=0) for name, error in errors.items()}
+    return {name: Limits(max_error=error, min_agreement=0.5) for name, error in errors.items()}
 
 
 def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
@@ -193,18 +193,18 @@ def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
     found = _compared(take(reference.outputs, first), again)
     if any(item.without_agreement().failure(_AGAIN) for item in found):
         raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
-    _refuse_memory(reference, limits)
     for size in sizes(batch)[:-1]:
         for start in sorted({0, len(reference.rows) - size}):
             part = slice(start, start + size)
             answer = _answer(source, take(reference.rows.inputs, part), f"batch {size}")
             for item in _compared(take(reference.outputs, part), answer):
-                if not item.rel_l2 <= limits[item.output].max_error:
+                if item.without_agreement().failure(limits[item.output]):
                     raise PenstockError(
                         f"the model's answer for a row depends on its batch: at batch {size} output {item.output!r} is "
                         f"{item.rel_l2:.2g} off what it is at {batch.max}, and a server that batches would change "
                         "answers: --batch 1 exports it for single rows"
                     )
+    _refuse_memory(reference, limits)
 
 
 def _refuse_memory(reference: Reference, limits: dict[str, Limits]) -> None:
@@ -215,7 +215,7 @@ def _refuse_memory(reference: Reference, limits: dict[str, Limits]) -> None:
     last = np.arange(len(reference.rows))[::-1][: max(signature.min_batch, signature.max_batch // 2)]
     answer = _answer(TorchRunner(reference.fresh, signature), take(reference.rows.inputs, last), "its first run")
     for item in _compared(take(reference.outputs, last), answer):
-        if not item.rel_l2 <= limits[item.output].max_error:
+        if item.without_agreement().failure(limits[item.output]):
             raise PenstockError(
                 f"the model keeps something of what it was run on before: output {item.output!r} is {item.rel_l2:.2g} "
                 "off where a fresh copy gets the same inputs; an export keeps nothing from run to run (a module that "

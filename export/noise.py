@@ -104,6 +104,8 @@ def _try(
 
 
 def _worst_row(exact: Any, plain: Any) -> float:
+    if plain.dtype.kind != "f":
+        return FLOOR  # whole numbers do not round
     return max(distance("", exact[row : row + 1], plain[row : row + 1]).rel_l2 for row in range(len(exact)))
 
 

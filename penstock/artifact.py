@@ -88,9 +88,7 @@ class Artifact:
             PenstockError: it did not, a file is missing, or its bytes have changed.
         """
         if not self.receipt.verification.passed:
-            raise PenstockError(
-                f"{self.folder}: its receipt says that it did not pass the gate: export the model again"
-            )
+            raise PenstockError(f"{self.folder}: by its receipt it did not pass the gate: export the model again")
         for name, digest in self.receipt.files.items():
             path = self.folder / name
             if not path.is_file():

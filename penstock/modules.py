@@ -48,7 +48,7 @@ def tied(module: nn.Module) -> list[list[str]]:
 def fingerprints(module: nn.Module) -> dict[str, int]:
     """A checksum of the bytes of each tensor of the module's `state_dict`, to tell whether it was written to."""
     return {
-        name: zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
+        name: zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().data)
         for name, tensor in module.state_dict().items()
         if isinstance(tensor, Tensor) and _has_memory(tensor)
     }

@@ -24,6 +24,8 @@ class Distance(BaseModel):
     cosine of the angle between the two, all over the flattened output in float64. `agreement` is the share of rows
     whose largest entry is the same one, for outputs of rank 2 with at least two columns; None elsewhere.
     A NaN or an Inf anywhere, in the reference too, makes the distance infinite and the agreement 0.
+    Whole numbers, as classes are, are right or wrong: `entries` is how many there are (0 for floats), and `rel_l2` the
+    share of them that differ.
     """
 
     output: str
@@ -31,6 +33,7 @@ class Distance(BaseModel):
     rel_l2: float
     cosine: float
     agreement: float | None = None
+    entries: int = 0
 
     def without_agreement(self) -> Distance:
         """The same distance for rows too few for a share of them to say anything."""
@@ -38,6 +41,9 @@ class Distance(BaseModel):
 
     def failure(self, limits: Limits) -> str | None:
         """The figure that leaves `limits`, in words, or None. NaN is never within a limit."""
+        if self.entries:  # one of few says nothing
+            allowed = max(1 - limits.min_agreement, 1.5 / self.entries)
+            return None if self.rel_l2 <= allowed else f"{self.rel_l2:.2%} of its whole numbers differ"
         if not self.rel_l2 <= limits.max_error:  # limits are finite: Inf never passes either
             return f"relative L2 error {self.rel_l2:.3g} is over the limit of {limits.max_error:.3g}"
         if self.agreement is not None and not self.agreement >= limits.min_agreement:
@@ -63,6 +69,10 @@ def distance(output: str, reference: NDArray[np.generic], actual: NDArray[np.gen
     """The distance of one array from its reference; both of the same shape."""
     if reference.shape != actual.shape:
         raise ValueError(f"output {output!r} has shape {list(actual.shape)}; it must be {list(reference.shape)}")
+    if reference.dtype.kind != "f" and reference.size:
+        share = float(np.mean(reference != actual))
+        most = float(np.abs(actual.astype(np.float64) - reference.astype(np.float64)).max())
+        return Distance(output=output, max_abs=most, rel_l2=share, cosine=1.0 - share, entries=reference.size)
     expected, got = reference.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(got).all()):
         return Distance(output=output, max_abs=np.inf, rel_l2=np.inf, cosine=-1.0, agreement=0.0)
@@ -104,4 +114,5 @@ def _worse(a: Distance, b: Distance) -> Distance:
         rel_l2=float(np.maximum(a.rel_l2, b.rel_l2)),
         cosine=float(np.minimum(a.cosine, b.cosine)),
         agreement=min(agreements, default=None),
+        entries=max(a.entries, b.entries),
     )

@@ -61,8 +61,9 @@ def _values(
     if bounds is None and dtype == np.uint8:
         bounds = (0, 255)
     if bounds is not None:
-        most = min(int(bounds[1]), np.iinfo(dtype).max)  # a float knows no 2**63 - 1
-        return generator.integers(int(bounds[0]), most, shape, dtype, endpoint=True)
+        kind = dtype if dtype.kind in "iu" else np.dtype(np.int64)
+        most = min(int(bounds[1]), int(np.iinfo(kind).max))  # a float knows no 2**63 - 1
+        return generator.integers(int(bounds[0]), most, shape, kind, endpoint=True).astype(dtype)
     if len(shape) < 2 or dtype == np.bool_:
         return generator.integers(0, 2, shape).astype(dtype)
     lengths = generator.integers(1, shape[-1], shape[:-1], endpoint=True)

@@ -19,6 +19,8 @@ from penstock import architecture, pickles, programs
 from penstock.errors import PenstockError, Say, first_line, require
 
 FOLDER_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# What entries may unpack to beyond the file's own size: torch compresses none.
+_COMPRESSED = 1 << 28
 _SHOWN = 40
 # What torch says of the opcode that begins every pickle of protocol 4 and later.
 _FRAME = "Unsupported operand 149"
@@ -71,14 +73,14 @@ def read(path: Path, *, allow_pickle: bool = False, model: str | None = None, sa
     if path.suffix == ".safetensors":
         return _safetensors(path)
     try:
-        damaged = _damaged_entry(path)
+        damage = _damage(path)
         program = programs.kind(path)
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile and zlib have errors of many kinds
         raise PenstockError(f"{path}: damaged: {first_line(error)}") from None
-    if damaged is not None:
-        raise PenstockError(f"{path}: damaged: the checksum of its entry {damaged!r} is wrong")
+    if damage is not None:
+        raise PenstockError(f"{path}: damaged: {damage}")
     if program == "torchscript":
         return Contents("torchscript", programs.open_torchscript(path))
     if program == "exported":
@@ -173,12 +175,19 @@ def _harmless_names() -> set[str]:
     return {item[1] if isinstance(item, tuple) else f"{item.__module__}.{item.__qualname__}" for item in _harmless()}
 
 
-def _damaged_entry(path: Path) -> str | None:
-    """The first entry of a zip file whose checksum is wrong; torch itself does not look."""
+def _damage(path: Path) -> str | None:
+    """What is wrong with a zip file that torch itself does not look for: it stores each entry once, as it is."""
     if not zipfile.is_zipfile(path):
         return None
     with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
+        entries = archive.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > path.stat().st_size + _COMPRESSED:
+            return f"it unpacks to {unpacked} bytes"
+        if len({entry.filename for entry in entries}) < len(entries):
+            return "it holds two entries of one name"
+        wrong = archive.testzip()
+        return None if wrong is None else f"the checksum of its entry {wrong!r} is wrong"
 
 
 def _reason(error: Exception) -> str:

@@ -222,3 +222,21 @@ def test_examples_fit_the_signature_and_have_no_size_of_one_that_is_dynamic() ->
     assert tuple(example.shape) == (2, 5)
     arrays: dict[str, Any] = {"x": example.numpy()}
     wanted.check(arrays)
+
+
+class Normalised(nn.Module):
+    def __init__(self, epsilon: float) -> None:
+        super().__init__()
+        self.layer, self.epsilon = nn.Linear(3, 3), epsilon
+
+    def forward(self, x: T) -> T:
+        return x / (x.norm(dim=1, keepdim=True) + self.epsilon) + torch.log(x.abs() + self.epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-8, 1e-12, 1e-30])
+def test_a_small_epsilon_is_kept(epsilon: float) -> None:
+    """onnxscript's rewriting takes what is under 1e-8 for 0."""
+    declared = signature(("x:float32[batch,3]",), ("y:float32[batch,3]",), batch=BATCH)
+    graph = captured(Normalised(epsilon).eval(), declared)
+    answer = ReferenceEvaluator(graph).run(None, {"x": np.zeros((2, 3), np.float32)})[0]
+    assert np.allclose(answer, np.log(epsilon), rtol=1e-5)

@@ -16,7 +16,7 @@ from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError
 from penstock.export import gate
 from penstock.export.noise import Noise
-from penstock.export.reference import Reference
+from penstock.export.reference import Extreme, Reference
 from penstock.parity import Limits
 from penstock.runtimes import BaseRunner
 from penstock.runtimes.torch import TorchRunner
@@ -390,10 +390,14 @@ def verify_dims(runner: Any, source: Total, signature: Signature = TWO) -> Any:
     return gate.verify_dims(runner, held, {"total": FP32})
 
 
-def test_every_other_dimension_is_run_at_its_ends_and_an_odd_size_the_rest_as_it_is() -> None:
+def test_every_other_dimension_is_run_at_many_sizes_and_all_together_at_their_ends() -> None:
     runner, source = Total(), Total()
     found = verify_dims(runner, source)
-    assert runner.seen == source.seen == [(6, 3, 2), (6, 11, 2), (6, 20, 2), (6, 10, 1), (6, 10, 2)]
+    assert runner.seen == source.seen
+    seqs = [sizes[1] for sizes in runner.seen if sizes[2] == 2 and sizes[1] != 10]
+    assert {3, 11, 20} <= set(seqs)
+    assert len(set(seqs)) > 6
+    assert {(6, 10, 1), (6, 10, 2), (6, 3, 1), (6, 20, 2)} <= set(runner.seen)
     assert {item.output for item in found} == {"total"}
     assert max(item.rel_l2 for item in found) == 0.0
 
@@ -483,7 +487,7 @@ def test_agreement_is_not_asked_of_a_few_rows() -> None:
             return {"logits": np.tile(np.array([1.0, 1.0 + self.tilt]), (len(feeds["x"]), 1))}
 
     found = gate.verify_dims(Tie(1e-9), reference(Tie(-1e-9), signature, rows), {"logits": FP32})
-    assert [item.agreement for item in found] == [None] * 3
+    assert {item.agreement for item in found} == {None}
 
 
 # --- The source itself --------------------------------------------------------------------------------------------
@@ -612,3 +616,66 @@ def test_an_answer_as_long_as_the_longest_row_of_the_batch_depends_on_it() -> No
     source = Doubling(lambda y: y[:, : int(1 + (np.abs(y).max() > 3))])
     with pytest.raises(PenstockError, match=r"depends on its batch: output 'y' has shape .*total_length="):
         check(source)
+
+
+def test_every_size_of_a_short_dimension_is_tried() -> None:
+    assert gate._tried(Dim(min=4, opt=5, max=9)) == [4, 5, 6, 7, 8, 9]
+    assert len(gate._tried(Dim(min=1, opt=5, max=4096))) > 8
+
+
+def extremes(source: Doubling, runner: Doubling, accepted: float | None = None) -> None:
+    rows = Rows({"x": POINTS.inputs["x"][:4] * np.float32(100)}, None)
+    beyond = Extreme(
+        "inputs 100 times the samples", rows, source.run(rows.inputs), Noise(by="float64", values={"y": 0})
+    )
+    held = reference(source, FLAT, POINTS)
+    gate.verify_extremes(runner, Reference(**{**held.__dict__, "extremes": (beyond,)}), accepted)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: np.where(np.abs(y) > 20, np.inf, y),
+        lambda y: np.where(np.abs(y) > 20, np.nan, y),
+        lambda y: np.where(np.abs(y) > 20, -y, y),
+        lambda y: np.clip(y, -20, 20),
+    ],
+    ids=["overflow", "no number", "a branch", "a bound"],
+)
+def test_what_shows_far_beyond_the_samples_alone_is_stopped(change: Callable[[Any], Any]) -> None:
+    extremes(Doubling(), Doubling())
+    with pytest.raises(GateError, match=r"output 'y' at inputs 100 times the samples: .*--range NAME=LOW,HIGH"):
+        extremes(Doubling(), Doubling(lambda y: change(y).astype(np.float32)))
+
+
+def test_rounding_and_the_users_own_limit_pass_far_beyond_the_samples() -> None:
+    extremes(Doubling(), Doubling(lambda y: y * np.float32(1.0001)))
+    extremes(Doubling(), Doubling(lambda y: y * np.float32(1.2)), accepted=0.5)
+
+
+def test_small_answers_far_beyond_the_samples_are_measured_by_the_usual_ones() -> None:
+    """A sigmoid is 1e-30 there, and what a kernel makes of it 1e-8."""
+    source = Doubling(lambda y: np.where(np.abs(y) > 20, np.float32(1e-30), y))
+    extremes(source, Doubling(lambda y: np.where(np.abs(y) > 20, np.float32(1e-8), y)))
+
+
+class Keeps(nn.Module):
+    """Takes away the mean of the first batch that it has met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = x.mean(0) if self.mean is None else self.mean
+        return x - self.mean
+
+
+def test_a_source_that_keeps_something_from_its_first_run_is_refused() -> None:
+    module, fresh = Keeps(), Keeps()
+    noise = Noise(by="float64", values={"y": 1e-7})
+    with torch.inference_mode():
+        outputs = {"y": module(torch.from_numpy(POINTS.inputs["x"])).numpy()}
+    held = Reference(module, FLAT, POINTS, outputs, 32, True, noise, fresh)
+    with pytest.raises(PenstockError, match="the model keeps something of what it was run on before: output 'y'"):
+        gate.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.5)})

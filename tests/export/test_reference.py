@@ -177,7 +177,7 @@ def masked() -> Reference:
 def test_an_axis_is_cut_or_repeated_and_what_names_the_dimension_is_drawn_within_it(
     masked: Reference, size: int
 ) -> None:
-    found = masked.resized(slice(6), "seq", size)
+    found = masked.resized(slice(6), {"seq": size})
     masked.signature.check(found)
     held = masked.rows.inputs
     assert found["x"].shape == (6, size, 2)
@@ -189,7 +189,7 @@ def test_an_axis_is_cut_or_repeated_and_what_names_the_dimension_is_drawn_within
 
 
 def test_what_is_drawn_anew_reaches_the_new_size(masked: Reference) -> None:
-    drawn = np.concatenate([masked.resized(slice(start, start + 8), "seq", 32)["lengths"] for start in (0, 8)])
+    drawn = np.concatenate([masked.resized(slice(start, start + 8), {"seq": 32})["lengths"] for start in (0, 8)])
     assert drawn.max() > 8  # which no sample at the usual size is
 
 
@@ -201,7 +201,7 @@ def test_an_input_whose_values_name_another_dimension_is_left_as_it_is(masked: R
         ranges={**LENGTHS, "lengths": Range(low=1, high="other")},
     )
     reference = Reference(**{**masked.__dict__, "signature": other})
-    assert np.array_equal(reference.resized(slice(6), "seq", 32)["lengths"], masked.rows.inputs["lengths"][:6])
+    assert np.array_equal(reference.resized(slice(6), {"seq": 32})["lengths"], masked.rows.inputs["lengths"][:6])
 
 
 @pytest.mark.parametrize(
@@ -211,3 +211,41 @@ def test_samples_that_an_export_of_one_answer_would_pass_are_refused(count: int,
     rows = Rows({"x": np.ones((count, 3), np.float32)}, None)
     with pytest.raises(PenstockError, match=f"--data: {said}.*give more"):
         refer(twice(), rows)
+
+
+def test_a_copy_that_has_not_run_is_kept_beside_the_source() -> None:
+    origin = twice(Dim(opt=1, max=4))
+    found = refer(origin, numbered(9))
+    assert found.fresh is not None
+    assert found.fresh is not found.module
+    assert isinstance(found.fresh, Twice)
+    assert found.fresh.batches == origin.module.batches[:2]  # those of the probe, which made the signature
+
+
+def test_inputs_beyond_the_samples_are_zeros_and_many_times_as_large_unless_their_range_is_stated() -> None:
+    found = refer(
+        checkpoint(
+            Masked(),
+            ["x:float32[batch,seq,2]", "lengths:int64[batch]", "scale:float32[batch,1]"],
+            LENGTHS,
+            seq=Dim(min=2, opt=8, max=32),
+        ),
+        None,
+    )
+    usual = found.rows.inputs
+    for extreme, factor in zip(found.extremes, (0, 10, 100), strict=True):
+        held = extreme.rows.inputs
+        assert np.allclose(held["x"], usual["x"][: len(extreme.rows)] * factor)
+        for name in ("lengths", "scale"):
+            assert np.array_equal(held[name], usual[name][: len(extreme.rows)])
+
+
+def test_where_the_source_itself_has_no_answer_nothing_is_tried() -> None:
+    class Fussy(Twice):
+        def forward(self, x: T) -> T:
+            if float(x.abs().max()) > 50:
+                raise ValueError("too large")
+            return super().forward(x) / x.abs().max()
+
+    found = refer(checkpoint(Fussy(), ["x:float32[batch,3]"], batch=Dim(opt=1, max=1)), None)
+    assert [extreme.what for extreme in found.extremes] == ["inputs 10 times the samples"]

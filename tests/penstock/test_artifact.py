@@ -599,3 +599,12 @@ def test_a_new_version_takes_all_that_clients_may_send_to_the_old_one(
         return
     with pytest.raises(PenstockError, match=r"takes 'seq' from 2 to 10, and the new one from .*--dim"):
         artifact.check_contract(tmp_path / "small", with_seq(*new))
+
+
+def test_an_artifact_that_did_not_pass_the_gate_is_not_loaded(tmp_path: Path) -> None:
+    published = publish(tmp_path)
+    receipt = json.loads((published.folder / "penstock.json").read_text())
+    receipt["verification"]["passed"] = False
+    (published.folder / "penstock.json").write_text(json.dumps(receipt))
+    with pytest.raises(PenstockError, match="by its receipt it did not pass the gate"):
+        artifact.read(published.folder).load()

@@ -1006,3 +1006,36 @@ def test_a_model_made_for_one_size_of_batch_is_met_with_that_size(tmp_path: Path
     override = replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={}, batch=Dim(min=4, opt=4, max=4))
     signature = checkpoint.load(path, override).card.signature
     assert (signature.batch, signature.outputs[0].shape) == ("batch", ("batch", 2))
+
+
+@pytest.mark.parametrize("kept", ["buffer", "attribute", "nothing"])
+def test_a_model_that_is_built_with_random_numbers_no_checkpoint_holds_is_refused(tmp_path: Path, kept: str) -> None:
+    lines = {
+        "buffer": "self.register_buffer('phase', torch.randn(2), persistent=False)",
+        "attribute": "self.phase = torch.randn(2)",
+        "nothing": "self.register_buffer('phase', torch.arange(2.0), persistent=False)",
+    }
+    (tmp_path / "net.py").write_text(
+        "import torch\n" + NET_FILE + f"        {lines[kept]}\n"
+        "    def forward(self, x):\n        return super().forward(x) + self.phase\n"
+    )
+    override = replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={})
+    path = saved(tmp_path / "a.pth", linear())
+    if kept == "nothing":
+        assert checkpoint.load(path, override).proof.loaded == 2
+        return
+    with pytest.raises(
+        PenstockError, match=r"phase of the model is drawn anew each time it is built.*persistent buffer"
+    ):
+        checkpoint.load(path, override)
+
+
+def test_looking_at_a_model_leaves_it_as_it_was_loaded(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        NET_FILE + "    def forward(self, x):\n        self.weight.data.mul_(2)\n        return super().forward(x)\n"
+    )
+    held = linear()
+    found = checkpoint.load(
+        saved(tmp_path / "a.pth", held), replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={})
+    )
+    assert torch.equal(found.module.get_parameter("weight"), held["weight"])

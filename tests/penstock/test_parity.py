@@ -194,3 +194,22 @@ def test_the_worst_figure_of_all_is_one_that_is_no_number(lost_first: bool) -> N
 def test_outputs_of_another_dtype_are_no_answer() -> None:
     with pytest.raises(ValueError, match=r"output 'y' has dtype int8; it must be float32"):
         compare({"y": np.ones(3, np.float32)}, {"y": np.ones(3, np.int8)})
+
+
+@pytest.mark.parametrize(("flips", "fails"), [(0, False), (3, False), (40, True)])
+def test_whole_numbers_are_right_or_wrong_however_near_they_are(flips: int, fails: bool) -> None:
+    expected = np.arange(1000) + 100_000
+    got = expected.copy()
+    got[:flips] += 1
+    found = distance("y", expected, got)
+    assert (found.entries, found.rel_l2, found.agreement) == (1000, flips / 1000, None)
+    assert bool(found.failure(Limits(max_error=1.0, min_agreement=0.97))) == fails
+
+
+def test_one_whole_number_of_few_says_nothing() -> None:
+    limits = Limits(max_error=0, min_agreement=0.995)
+    assert distance("y", np.array([1]), np.array([2])).failure(limits) is None
+    assert (
+        distance("y", np.array([1, 2, 3, 4]), np.array([2, 2, 1, 4])).failure(limits)
+        == "50.00% of its whole numbers differ"
+    )

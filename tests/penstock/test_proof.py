@@ -431,3 +431,33 @@ def test_an_extra_state_of_any_kind_is_loaded_with_the_tensors() -> None:
     module = Extra(3, 2)
     found = load(nn.Sequential(module), {f"0.{name}": value for name, value in Extra(3, 2).state_dict().items()})
     assert (found.loaded, found.expected, module.kept) == (3, 3, {"v": 1})
+
+
+class Skips(nn.Linear):
+    def load_state_dict(self, *rest: Any, **more: Any) -> Any:
+        return None
+
+
+class Fills(nn.Linear):
+    """Takes a missing bias for one that it has."""
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        state.setdefault(f"{prefix}bias", self.bias.detach())
+        super()._load_from_state_dict(state, prefix, *rest)  # type: ignore[no-untyped-call]
+
+
+def test_a_module_whose_own_loading_leaves_tensors_aside_is_refused() -> None:
+    message = refusal(Skips(3, 2), {"weight": torch.ones(2, 3), "bias": torch.ones(2)})
+    assert "the model's own loading leaves 2 of the checkpoint's tensors aside (bias, weight)" in message
+
+
+def test_an_initial_value_that_a_modules_own_loading_keeps_is_missing() -> None:
+    assert "1 missing (0.bias)" in refusal(nn.Sequential(Fills(3, 2)), {"0.weight": torch.ones(2, 3)})
+
+
+def test_whole_numbers_that_a_modules_dtype_does_not_hold_are_refused() -> None:
+    module = nn.Module()
+    module.register_buffer("count", torch.zeros(2, dtype=torch.uint8))
+    assert load(module, {"count": torch.tensor([7, 255])}).loaded == 1
+    message = refusal(module, {"count": torch.tensor([300, -1])})
+    assert "count int64 for uint8, which does not hold its values" in message

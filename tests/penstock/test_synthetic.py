@@ -108,10 +108,18 @@ def test_a_bound_that_names_a_dimension_is_its_size(length: int) -> None:
         ("x:float32[seq]", "seq", 2, "--range x=seq,2.0: there is no float32 from 4 to 2 (at seq=4)"),
         ("x:uint8[3]", -1, 5, "--range x=-1.0,5.0: there is no uint8 from -1 to 5"),
         ("x:int8[3]", 0, 128, "there is no int8 from 0 to 128"),
-        ("x:int64[3]", 0, 2.0**63, "there is no int64 from 0 to 9.22337e+18"),
+        ("x:int64[3]", 0, 2.0**64, "there is no int64 from 0 to 1.84467e+19"),
     ],
 )
 def test_a_range_without_a_value_is_refused_with_its_bounds(declared: str, low: Any, high: Any, said: str) -> None:
     with pytest.raises(PenstockError) as caught:
         drawn(declared, low, high, seq=4)
     assert said in str(caught.value)
+
+
+def test_ranges_as_wide_as_their_dtypes_are_drawn_from() -> None:
+    floats = drawn("x:float64[2000]", -1e308, 1e308, seq=4)
+    assert floats.min() < -9e307
+    assert floats.max() > 9e307
+    assert drawn("x:int64[2000]", -(2.0**63), 2.0**63, seq=4).max() > 2**62
+    assert drawn("x:uint64[2000]", 0, 2.0**64, seq=4).max() > 2**63

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import sys
+import warnings
 import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -385,3 +386,20 @@ def test_what_is_no_file_of_weights_is_refused_by_its_path(tmp_path: Path, name:
     with pytest.raises(PenstockError) as caught:
         weights.locate(tmp_path / name)
     assert str(caught.value).startswith(f"{tmp_path / name}: {said}")
+
+
+def test_what_unpacks_to_far_more_than_it_is_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(300 << 20))
+    with pytest.raises(PenstockError, match="damaged: it unpacks to 314572800 bytes"):
+        weights.read(path)
+
+
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "a.pth", "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr(archive.namelist()[0], b"")
+    with pytest.raises(PenstockError, match="two entries of one name"):
+        weights.read(tmp_path / "a.pth")

@@ -378,3 +378,20 @@ def test_a_model_made_for_single_rows_is_traced_with_one(source_of: SourceOf, wr
 
     source = source_of(Single(), "x:float32[batch,3]", batch=Dim(min=1, opt=1, max=1))
     write(source, "torchscript", road="trace").check(1)
+
+
+class Hidden(nn.Module):
+    """Branches on values without a word to the tracer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: T) -> T:
+        y = self.layer(x)
+        return y if torch.equal(x, x.clamp(-8, 8)) else -y
+
+
+def test_a_branch_that_turns_beyond_the_samples_is_scripted(source_of: SourceOf, write: Write) -> None:
+    written = write(source_of(Hidden(), "x:float32[batch,3]"), "torchscript")
+    assert written.built.build["road"] == "script"
