@@ -24,6 +24,7 @@ LIMITS = {
     "fp16": Limits(max_error=1e-2, min_agreement=0.99),
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
+STOPPED = "the gate stopped it"
 _FEW = 8
 _DRAWN = 8
 # Beyond the samples kernels may approximate the tails of a sigmoid; what is looked for there is off by far more.
@@ -156,7 +157,7 @@ def verify_extremes(runner: Runner, reference: Reference, accepted: float | None
             off = _norm(got[name].astype(np.float64) - expected) / scale
             if not off <= limits[name].max_error:
                 raise GateError(
-                    f"the gate stopped it: output {name!r} at {where}: relative L2 error {off:.3g} is over the limit "
+                    f"{STOPPED}: output {name!r} at {where}: relative L2 error {off:.3g} is over the limit "
                     f"of {limits[name].max_error:.3g}; nothing was published under its name (if inputs are never like "
                     "that, say what they are: --range NAME=LOW,HIGH)"
                 )
@@ -266,7 +267,7 @@ def _distances(
     try:
         return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
-        raise GateError(f"the gate stopped it at {where}: {type(error).__name__}: {last_line(error)}") from error
+        raise GateError(f"{STOPPED} at {where}: {type(error).__name__}: {last_line(error)}") from error
 
 
 def _judge(found: list[Distance], limits: dict[str, Limits], where: str) -> None:
@@ -274,6 +275,6 @@ def _judge(found: list[Distance], limits: dict[str, Limits], where: str) -> None
         failure = item.failure(limits[item.output])
         if failure is not None:
             raise GateError(
-                f"the gate stopped it: output {item.output!r} at {where}: {failure}; nothing was published "
+                f"{STOPPED}: output {item.output!r} at {where}: {failure}; nothing was published "
                 "under its name (--max-error and --min-agreement widen the limits)"
             )

@@ -65,6 +65,8 @@ def export(request: Request, say: Say) -> list[Artifact]:
     gate.limits("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
         raise PenstockError(f"--opset {request.opset}: is of ONNX; --format onnx and trt take it")
+    if request.road != "auto" and "torchscript" not in request.formats:
+        raise PenstockError(f"--{request.road}: is of TorchScript; --format torchscript takes it")
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
     job = _prepare(request, say)
@@ -101,6 +103,8 @@ def _limits(request: Request, reference: Reference, precision: str) -> dict[str,
 def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
     """See to all that can be known before the work begins."""
     signature = origin.card.signature
+    if origin.kind == "torchscript" and "pt2" in request.formats:
+        raise PenstockError("--format pt2: torch.export does not take TorchScript programs; onnx and torchscript do")
     if signature.batch is None:
         raise PenstockError(
             "the model's inputs and outputs must share a dynamic first dimension, as in "

@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock import architecture, card, checkpoint, datasets, options
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
-from penstock.errors import PenstockError, Say
+from penstock.errors import GateError, PenstockError, Say
 from penstock.export import gate, pipeline
 from penstock.export.reference import refer
 from penstock.files import sha256
@@ -54,9 +54,13 @@ def verify(
     accepted = max(held) if "--max-error" in receipt.source.options else None
     gate.check_source(reference, gate.source_limits(reference.noise, accepted))
     limits = _widened(found) or gate.limits(receipt.precision, reference.noise)
-    proven = pipeline.prove(
-        reference, receipt.runtime, found.model_path, limits, receipt.precision, device=device, max_error=accepted
-    )
+    try:
+        proven = pipeline.prove(
+            reference, receipt.runtime, found.model_path, limits, receipt.precision, device=device, max_error=accepted
+        )
+    except GateError as error:
+        told = str(error).removeprefix(gate.STOPPED).lstrip(": ").partition("; nothing was published")[0]
+        raise GateError(f"{found.folder} does not answer as {against} does: {told}") from None
     kind = "real" if reference.real else "synthetic"
     batches = ", ".join(map(str, proven.batches))
     say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")

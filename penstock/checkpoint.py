@@ -104,7 +104,9 @@ def load(path: Path, override: Override | None = None, say: Say = lambda _: None
     """
     override = _folder_model(path, override or Override())
     file = weights.locate(path)
+    written = _stamp(file)
     contents = weights.read(file, allow_pickle=override.allow_pickle, model=override.model, say=say)
+    digest = sha256(file)  # before the user's own code is imported, which may write to it
     held = contents.value if contents.kind == "weights" else {}
     card = cards.read(path, held)
     try:
@@ -113,6 +115,11 @@ def load(path: Path, override: Override | None = None, say: Say = lambda _: None
             modules.refuse_unready(module)
     except PenstockError as error:
         raise PenstockError(f"{path}: {error}") from None
+    if _stamp(file) != written:
+        raise PenstockError(
+            f"{path}: was changed while it was being read; if importing {override.model} trains and saves, put that "
+            "under `if __name__ == '__main__':`"
+        )
     card = _described(path, contents, card, architecture, module, override)
     parts = [cards.samples(path, held, part, card.signature) for part in ("calibration", "golden")]
     signature = _ranged(card.signature, override)
@@ -121,7 +128,7 @@ def load(path: Path, override: Override | None = None, say: Say = lambda _: None
     signature, call = _proven(path, module, signature, override.keep)
     card = _fitting(card.model_copy(update={"signature": signature}), override)
     cards.check(path, card)
-    return Checkpoint(module, call, card, proven, sha256(file), path, contents.kind, *parts)
+    return Checkpoint(module, call, card, proven, digest, path, contents.kind, *parts)
 
 
 def _folder_model(path: Path, override: Override) -> Override:
@@ -271,7 +278,9 @@ def _described(
     elif contents.kind == "exported":
         signature = programs.signature(contents.value)
     else:
-        raise PenstockError(f"{path}: names no inputs; give each, as in --input 'image:float32[batch,3,224,224]'")
+        raise PenstockError(
+            f"{path}: names no inputs; give each, as in --input 'image:float32[batch,3,224,224]'{_takes(module)}"
+        )
     return Card(
         name=re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem.removesuffix(".pth")).strip("-") or "model",
         architecture=architecture,
@@ -305,6 +314,24 @@ def _ranged(signature: Signature, override: Override) -> Signature:
         return Signature(**{**held, "ranges": {**signature.ranges, **override.ranges}})
     except ValueError as error:
         raise PenstockError(f"--range: {first_message(error)}") from None
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """What changes of a file when it is written to."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _takes(module: nn.Module) -> str:
+    """What a module's forward takes, where that can be told."""
+    with contextlib.suppress(TypeError, ValueError):
+        named = inspect.signature(module.forward).parameters.values()
+        shown = [item.name for item in named if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)]
+        return f"; its forward takes {', '.join(shown)}" if shown else ""
+    return ""
 
 
 def _unrun(module: nn.Module) -> nn.Module:

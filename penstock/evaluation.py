@@ -67,9 +67,16 @@ def score(logits: Any, rows: Rows) -> Score:
         PenstockError: the rows have no labels, or the scores are not one row of classes each.
     """
     if rows.labels is None:
-        raise PenstockError("accuracy needs labels: an array `labels` of class numbers in the --data file")
+        raise PenstockError(
+            "accuracy needs labels: an array `labels` of class numbers in the --data file, or a folder of pictures for "
+            "each class, which bears its number or the label that the model has for it"
+        )
     if logits.ndim != 2:
         raise PenstockError(f"accuracy needs scores of shape [n, classes]; the first output is {list(logits.shape)}")
+    if len(rows.labels) and not 0 <= rows.labels.min() <= rows.labels.max() < logits.shape[1]:
+        raise PenstockError(
+            f"labels are {rows.labels.min()} to {rows.labels.max()}; the model's classes are 0 to {logits.shape[1] - 1}"
+        )
     return Score(int((logits.argmax(axis=1) == rows.labels).sum()), len(rows))
 
 

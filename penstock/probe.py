@@ -195,6 +195,7 @@ def _answer(module: nn.Module, signature: Signature, call: Call, feeds: dict[str
         shown = ", ".join(map(str, signature.inputs))
         sizes = ", ".join(f"{name} {list(feed.shape)}" for name, feed in feeds.items())
         raise PenstockError(
-            f"the model fails on inputs {shown} (tried {sizes}): {type(error).__name__}: {error}; correct --input"
+            f"the model fails on inputs {shown} (tried {sizes}): {type(error).__name__}: {error}; correct --input, "
+            "--dim or --range"
         ) from None
     return adapter.leaves(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "backbone.")
 _INNER = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 # What an averaging wrapper counts beside the weights.
 _COUNTERS = {"n_averaged"}
+# What modules call the number of their classes.
+_CLASSES = ("num_classes", "classes", "n_classes", "num_labels", "nb_classes", "num_class")
 State = dict[str, torch.Tensor]
 
 
@@ -94,7 +97,7 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
         listed = {"missing": missing, "unexpected": unexpected, "mis-shaped": misfits, "of another kind": unlike}
         raise PenstockError(
             f"the checkpoint's tensors are not those of {type(module).__name__}: {_listed(listed)}; "
-            f"{_advice(found, state, expected, listed)}"
+            f"{_advice(module, found, state, expected, listed)}"
         )
     loaded = min(len(state), len(expected) - len(initial))  # a module may know older names of its tensors
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in _tensors(state) if tensor.is_floating_point()}
@@ -280,7 +283,19 @@ def _listed(problems: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{len(names)} {what} ({some(names)})" for what, names in problems.items() if names)
 
 
-def _advice(found: Found, state: State, expected: Mapping[str, torch.Tensor], problems: Mapping[str, list[str]]) -> str:
+def _parameter_of_classes(module: nn.Module) -> str:
+    """What a module's class calls the number of its classes, as far as that can be told."""
+    named = inspect.signature(type(module).__init__).parameters
+    return next((name for name in _CLASSES if name in named), _CLASSES[0])
+
+
+def _advice(
+    module: nn.Module,
+    found: Found,
+    state: State,
+    expected: Mapping[str, torch.Tensor],
+    problems: Mapping[str, list[str]],
+) -> str:
     """What would make these tensors fit, where that can be told."""
     outputs = {state[text.split()[0]].shape[:1] for text in problems["mis-shaped"]}
     only_shapes = problems["mis-shaped"] and not any(names for what, names in problems.items() if what != "mis-shaped")
@@ -289,7 +304,8 @@ def _advice(found: Found, state: State, expected: Mapping[str, torch.Tensor], pr
         owners = {text.split()[0].rpartition(".")[0] for text in problems["mis-shaped"]}
         if len(owners) == 1:
             return (
-                f"its {owners.pop()!r} has {size} outputs: if these are classes, give --model-args num_classes={size}"
+                f"its {owners.pop()!r} has {size} outputs: if these are classes, give --model-args "
+                f"{_parameter_of_classes(module)}={size}"
             )
     names = found.value.state_dict() if isinstance(found.value, nn.Module) else found.value
     for prefix in dict.fromkeys(f"{name.split('.')[0]}." for name in names):

@@ -74,6 +74,8 @@ def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
 def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
     """Load a TorchScript file, or a program of torch.export's."""
     if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise PenstockError(f"--device {device}: PyTorch {torch.__version__} finds no CUDA device here")
         _forbid_tf32()
     if path.suffix == ".pt2":
         program = programs.open_exported(path)

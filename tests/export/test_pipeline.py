@@ -805,3 +805,19 @@ def test_the_command_that_rebuilds_keeps_limits_that_were_widened(theirs: Path) 
     request = Request(theirs, override=THEIRS, formats=("torchscript",), precisions=("fp16",))
     (made,) = export(replace(request, max_error=0.5, min_agreement=0.1))
     assert rebuild(made).receipt.verification.limits == made.receipt.verification.limits
+
+
+@pytest.mark.parametrize("road", ["trace", "script"])
+def test_a_road_to_torchscript_is_of_torchscript_alone(theirs: Path, road: Any) -> None:
+    with no_work(), pytest.raises(PenstockError, match=f"--{road}: is of TorchScript"):
+        export(Request(theirs, override=THEIRS, formats=("onnx",), road=road))
+
+
+def test_a_torchscript_program_is_refused_as_pt2_before_the_work(desk: Path) -> None:
+    torch.jit.save(torch.jit.trace(nn.Linear(3, 2).eval(), torch.ones(2, 3)), desk / "program.pt")
+    override = Override(inputs=("x:float32[batch,3]",))
+    with (
+        no_work(),
+        pytest.raises(PenstockError, match=r"--format pt2: torch\.export does not take"),
+    ):
+        export(Request(desk / "program.pt", override=override, formats=("onnx", "pt2")))

@@ -1039,3 +1039,17 @@ def test_looking_at_a_model_leaves_it_as_it_was_loaded(tmp_path: Path) -> None:
         saved(tmp_path / "a.pth", held), replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={})
     )
     assert torch.equal(found.module.get_parameter("weight"), held["weight"])
+
+
+def test_a_script_that_writes_the_checkpoint_when_it_is_imported_is_caught(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.pth", linear())
+    (tmp_path / "net.py").write_text(
+        NET_FILE + f"import torch\ntorch.save(dict(Net().state_dict(), more=torch.ones(9)), {str(path)!r})\n"
+    )
+    with pytest.raises(PenstockError, match=r"was changed while it was being read.*__main__"):
+        checkpoint.load(path, replace(LINEAR, model=f"{tmp_path}/net.py:Net", model_args={}))
+
+
+def test_a_model_without_inputs_is_told_what_its_forward_takes(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"names no inputs; .*; its forward takes input$"):
+        checkpoint.load(saved(tmp_path / "a.pth", linear()), replace(LINEAR, inputs=()))

@@ -130,3 +130,10 @@ def test_held_out_rows_are_the_test_part_ready_for_the_model() -> None:
 def test_a_model_without_a_data_set_is_told_how_to_give_one() -> None:
     with pytest.raises(PenstockError, match=r"--data FILE\.npz"):
         evaluation.held_out(None, None)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_labels_that_are_no_class_of_the_model_are_refused(label: int) -> None:
+    rows = Rows({"x": np.zeros((2, 1), np.float32)}, np.array([0, label]))
+    with pytest.raises(PenstockError, match="the model's classes are 0 to 2"):
+        evaluation.score(np.zeros((2, 3), np.float32), rows)

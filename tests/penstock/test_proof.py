@@ -461,3 +461,13 @@ def test_whole_numbers_that_a_modules_dtype_does_not_hold_are_refused() -> None:
     assert load(module, {"count": torch.tensor([7, 255])}).loaded == 1
     message = refusal(module, {"count": torch.tensor([300, -1])})
     assert "count int64 for uint8, which does not hold its values" in message
+
+
+def test_the_advice_on_classes_names_the_modules_own_parameter() -> None:
+    class Net(nn.Module):
+        def __init__(self, classes: int = 3) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, classes)
+
+    message = refusal(Net(), Net(classes=5).state_dict())
+    assert "its 'head' has 5 outputs: if these are classes, give --model-args classes=5" in message

@@ -207,3 +207,9 @@ def test_a_captured_program_copies_where_another_devices_layout_does_not_fit_its
         program.module()(laid_out_otherwise)
     _free_layouts(program)
     assert torch.equal(program.module()(laid_out_otherwise), laid_out_otherwise.reshape(4, 6))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"--device cuda:0: PyTorch \S+ finds no CUDA device here"):
+        runtimes.load("torch", tmp_path / "model.pt", ONE, device="cuda:0")
