@@ -104,7 +104,9 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
     """See to all that can be known before the work begins."""
     signature = origin.card.signature
     if origin.kind == "torchscript" and "pt2" in request.formats:
-        raise PenstockError("--format pt2: torch.export does not take TorchScript programs; onnx and torchscript do")
+        raise PenstockError(
+            "--format pt2: torch.export does not take TorchScript programs; --format torchscript and onnx do"
+        )
     if signature.batch is None:
         raise PenstockError(
             "the model's inputs and outputs must share a dynamic first dimension, as in "
