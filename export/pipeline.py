@@ -105,7 +105,8 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
     signature = origin.card.signature
     if origin.kind == "torchscript" and "pt2" in request.formats:
         raise PenstockError(
-            "--format pt2: torch.export does not take TorchScript programs; --format torchscript and onnx do"
+            "--format pt2: torch.export does not take TorchScript programs; --format torchscript and onnx do, and a "
+            "checkpoint with its --model goes everywhere"
         )
     if signature.batch is None:
         raise PenstockError(
