@@ -74,7 +74,15 @@ def _recurrent() -> Iterator[None]:
 
             stack.enter_context(_patches.register_lstm_while_loop_decomposition())
             stack.enter_context(_patches.register_gru_while_loop_decomposition())
+        _forget_kernels()
         yield
+    _forget_kernels()
+
+
+def _forget_kernels() -> None:
+    """Have torch look up anew what recurrent layers are made of: it keeps what it found first."""
+    for layer in (torch.ops.aten.lstm.input, torch.ops.aten.gru.input):
+        layer._dispatch_cache.clear()
 
 
 def _shapes(module: nn.Module, signature: Signature) -> tuple[Any, ...]:

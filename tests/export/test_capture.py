@@ -240,3 +240,27 @@ def test_a_small_epsilon_is_kept(epsilon: float) -> None:
     graph = captured(Normalised(epsilon).eval(), declared)
     answer = ReferenceEvaluator(graph).run(None, {"x": np.zeros((2, 3), np.float32)})[0]
     assert np.allclose(answer, np.log(epsilon), rtol=1e-5)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.layer = kind(3, 4, batch_first=True)
+
+    def forward(self, x: T) -> T:
+        answer: T = self.layer(x)[0]
+        return answer
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_is_a_loop_of_any_length_also_after_it_has_run_and_the_second_time(kind: Any) -> None:
+    seq = Dim(min=1, opt=5, max=9)
+    declared = signature(("x:float32[batch,seq,3]",), ("y:float32[batch,seq,4]",), batch=BATCH, seq=seq)
+    for _ in range(2):
+        module = Recurrent(kind).eval()
+        with torch.inference_mode():
+            module(torch.ones(2, 5, 3))
+        program = capture.program(module, declared).module()
+        for length in (1, 7, 9):
+            x = torch.randn(3, length, 3)
+            torch.testing.assert_close(program(x), module(x))

@@ -145,6 +145,7 @@ MODELS = (
         "RobertaForMaskedLM",  # its head's weight is its embedding's
         "input_ids",
         "attention_mask",
+        "token_type_ids",
         config={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
         ranges=_IDS,
     ),
