@@ -148,8 +148,7 @@ def verify_extremes(runner: Runner, reference: Reference, accepted: float | None
     for extreme in reference.extremes:
         limits = source_limits(reference.noise.larger(extreme.noise), max(accepted or 0, _BEYOND))
         where = extreme.what
-        _distances(runner, extreme.rows.inputs, extreme.outputs, len(extreme.rows), where)  # dtypes and shapes
-        got = evaluation.outputs(runner, extreme.rows, len(extreme.rows))
+        got, _ = _compared_run(runner, extreme.rows.inputs, extreme.outputs, len(extreme.rows), where)
         for name, expected in extreme.outputs.items():
             if expected.dtype.kind != "f" or not expected.size:
                 continue
@@ -264,8 +263,16 @@ def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any
 def _distances(
     runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int, where: str
 ) -> list[Distance]:
+    return _compared_run(runner, inputs, reference, batch, where)[1]
+
+
+def _compared_run(
+    runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int, where: str
+) -> tuple[dict[str, Any], list[Distance]]:
+    """A runner's answers, and how far each is from the reference."""
     try:
-        return compare(reference, evaluation.outputs(runner, Rows(inputs, None), batch))
+        got = evaluation.outputs(runner, Rows(inputs, None), batch)
+        return got, compare(reference, got)
     except Exception as error:  # a comparison that crashes is a failure, never a pass
         raise GateError(f"{STOPPED} at {where}: {type(error).__name__}: {last_line(error)}") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from penstock.errors import PenstockError, last_line
 from penstock.export import noise
 from penstock.export.noise import Noise
 from penstock.export.quiet import quiet
+from penstock.modules import copied
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
 from penstock.synthetic import synthesize
@@ -92,7 +92,7 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
     rows, real = _samples(given, origin, signature)
     samples, rows = len(rows), _whole_batches(rows, signature.max_batch)
     module = origin.adapted()
-    fresh = _copied(module)
+    fresh = copied(module)
     try:
         with quiet():
             outputs = evaluation.outputs(TorchRunner(module, signature), rows, signature.max_batch)
@@ -104,13 +104,6 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
     measured = noise.measure(module, signature, rows.take(samples))
     extremes = tuple(_extremes(module, signature, rows))
     return Reference(module, signature, rows, outputs, samples, real, measured, fresh, extremes)
-
-
-def _copied(module: nn.Module) -> nn.Module | None:
-    try:
-        return copy.deepcopy(module)
-    except Exception:  # a module may hold anything
-        return None
 
 
 def _extremes(module: nn.Module, signature: Signature, rows: Rows) -> Iterator[Extreme]:

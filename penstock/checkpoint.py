@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import json
@@ -334,17 +333,10 @@ def _takes(module: nn.Module) -> str:
     return ""
 
 
-def _unrun(module: nn.Module) -> nn.Module:
-    """A copy to be run in the module's place, so that a module which changes by running is still as it was loaded."""
-    try:
-        return copy.deepcopy(module)
-    except Exception:  # a module may hold anything
-        return module
-
-
 def _proven(path: Path, module: nn.Module, signature: Signature, keep: tuple[str, ...]) -> tuple[Signature, Call]:
     """The signature with the outputs that the module really gives, under the names it declares for them, if any."""
-    real, call = probe.complete(_unrun(module), signature, keep)
+    unrun = modules.copied(module)
+    real, call = probe.complete(module if unrun is None else unrun, signature, keep)
     if not signature.outputs or keep:
         return real, call
     given = {tensor.name: tensor for tensor in real.outputs}

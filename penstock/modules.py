@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -43,6 +44,14 @@ def tied(module: nn.Module) -> list[list[str]]:
             key = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
             groups[key].append(name)
     return [names for names in groups.values() if len(names) > 1]
+
+
+def copied(module: nn.Module) -> nn.Module | None:
+    """A copy to be run in the module's place, since a module may change by running; None where it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # a module may hold anything
+        return None
 
 
 def fingerprints(module: nn.Module) -> dict[str, int]:
