@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from penstock.errors import GateError, PenstockError, last_line
 from penstock.export import noise as noises
 from penstock.export.noise import Noise
 from penstock.export.reference import Reference
-from penstock.parity import Distance, Limits, compare, worst
+from penstock.parity import Columns, Distance, Limits, compare, worst
 from penstock.runtimes import Runner
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Dim, first_message
@@ -25,6 +26,9 @@ LIMITS = {
     "int8": Limits(max_error=0.15, min_agreement=0.97),
 }
 STOPPED = "the gate stopped it"
+# What columns that an output's norm hides may be off, by their own norm: float32 kernels may approximate the tails of a
+# sigmoid; in less, small numbers may lose most of what they say, but not all of it.
+_HIDDEN, _HIDDEN_LOWER = 1e-3, 0.5
 _FEW = 8
 _DRAWN = 8
 # Beyond the samples kernels may approximate the tails of a sigmoid; what is looked for there is off by far more.
@@ -61,7 +65,12 @@ def sizes(batch: Dim) -> tuple[int, ...]:
 
 
 def verify(
-    runner: Runner, rows: Rows, expected: dict[str, Any], limits: dict[str, Limits], batch: Dim
+    runner: Runner,
+    rows: Rows,
+    expected: dict[str, Any],
+    limits: dict[str, Limits],
+    batch: Dim,
+    columns: Sequence[tuple[Columns, float]] = (),
 ) -> tuple[Distance, ...]:
     """Compare a runner with the source's outputs at each of `sizes(batch)`.
 
@@ -74,6 +83,7 @@ def verify(
         limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
             flips is no half.
         batch: the signature's range of batch sizes.
+        columns: those that an output's norm hides, with the limit of their own; judged over all rows.
 
     Returns:
         The worst distance of each output.
@@ -90,9 +100,45 @@ def verify(
             found = [item.without_agreement() for item in found]
             _judge(found, limits, f"batch {size}")
             seen.extend(found)
-    whole = _distances(runner, rows.inputs, expected, batch.max, f"batch {batch.max}")
+    got, whole = _compared_run(runner, rows.inputs, expected, batch.max, f"batch {batch.max}")
     _judge(whole, limits, f"batch {batch.max}")
+    for group, limit in columns:
+        _judge_columns(group, limit, expected[group.output], got[group.output])
     return tuple(worst([*seen, *whole]))
+
+
+def column_limits(precision: str, reference: Reference, accepted: float | None = None) -> list[tuple[Columns, float]]:
+    """What the columns that an output's norm hides must keep, by their own norm.
+
+    Below float32 an output within -1 and 1 is left out: its columns share that scale, as probabilities do.
+
+    Args:
+        precision: the export's.
+        reference: the float32 source.
+        accepted: the error that the user accepts, if they said so.
+    """
+    lower = precision != "fp32"
+    least = max(_HIDDEN_LOWER if lower else _HIDDEN, accepted or 0)
+    return [
+        (group, max(noises.FACTOR * noise, least))
+        for group, noise in reference.noise.columns
+        if not (lower and np.abs(reference.outputs[group.output]).max() <= 1)
+    ]
+
+
+def _judge_columns(columns: Columns, limit: float, expected: Any, got: Any) -> None:
+    error = columns.error(expected, got)
+    if error is not None and not error <= limit:
+        raise GateError(
+            f"{STOPPED}: {columns}, small beside the others: relative L2 error {error:.3g} of their own is over the "
+            f"limit of {limit:.3g}; nothing was published under its name (--max-error {_up(error)} accepts that)"
+        )
+
+
+def _up(error: float) -> float:
+    """The figure rounded up to two digits."""
+    unit = 10.0 ** (np.floor(np.log10(error)) - 1)
+    return float(f"{np.ceil(error / unit) * unit:.2g}")
 
 
 def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits]) -> list[Distance]:

@@ -15,13 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import nn
 
 from penstock.arrays import take
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
-from penstock.parity import Limits, distance
+from penstock.parity import Columns, Limits, distance, small_columns
 from penstock.runtimes.torch import TorchRunner, name_outputs
 from penstock.signature import Signature
 
@@ -35,17 +36,23 @@ _ROWS = 4
 
 
 class Noise(BaseModel):
-    """The relative L2 error of each output's worst sampled row, and what it was measured against."""
+    """The relative L2 error of each output's worst sampled row, and what it was measured against.
+
+    `columns` are those that an output's norm hides, with the error of their own; none where that cannot be measured.
+    """
 
     by: Literal["float64", "perturbed weights"]
     values: dict[str, float]
+    columns: tuple[tuple[Columns, float], ...] = ()
 
     def larger(self, other: Noise) -> Noise:
         """For each output the larger of two."""
         return Noise(by=self.by, values={name: max(value, other.values[name]) for name, value in self.values.items()})
 
 
-def measure(module: nn.Module, signature: Signature, rows: Rows) -> Noise:
+def measure(
+    module: nn.Module, signature: Signature, rows: Rows, outputs: dict[str, NDArray[np.generic]] | None = None
+) -> Noise:
     """The source's own noise: against the same module in float64, over the first and the last few rows.
 
     A module that computes in float32 whatever it is given, or cannot in float64, is instead compared with itself after
@@ -55,6 +62,7 @@ def measure(module: nn.Module, signature: Signature, rows: Rows) -> Noise:
         module: as the signature calls it.
         signature: the contract.
         rows: the samples.
+        outputs: the source's answers for all samples, which show the columns that a norm hides.
     """
     batch = max(signature.min_batch, min(_ROWS, signature.max_batch))
     ends = np.unique(np.r_[0 : min(batch, len(rows)), max(0, len(rows) - batch) : len(rows)])
@@ -67,7 +75,9 @@ def measure(module: nn.Module, signature: Signature, rows: Rows) -> Noise:
     if exact is None or plain is None:
         return Noise(by=by, values={tensor.name: FLOOR for tensor in signature.outputs})
     try:
-        return Noise(by=by, values={name: _worst_row(exact[name], plain[name]) for name in plain})
+        values = {name: _worst_row(exact[name], plain[name]) for name in plain}
+        hidden = [group for name, array in (outputs or {}).items() for group in small_columns(name, array)]
+        return Noise(by=by, values=values, columns=_own_errors(hidden, exact, plain))
     except ValueError:  # their shapes hang on a value's last bit
         return Noise(by=by, values={tensor.name: FLOOR for tensor in signature.outputs})
 
@@ -107,6 +117,13 @@ def _worst_row(exact: Any, plain: Any) -> float:
     if plain.dtype.kind != "f":
         return FLOOR  # whole numbers do not round
     return max(distance("", exact[row : row + 1], plain[row : row + 1]).rel_l2 for row in range(len(exact)))
+
+
+def _own_errors(
+    hidden: list[Columns], exact: dict[str, Any], plain: dict[str, Any]
+) -> tuple[tuple[Columns, float], ...]:
+    errors = [(group, group.error(exact[group.output], plain[group.output])) for group in hidden]
+    return tuple((group, max(error, FLOOR)) for group, error in errors if error is not None)
 
 
 def _in_float64(module: nn.Module, signature: Signature, inputs: dict[str, Any]) -> dict[str, Any]:

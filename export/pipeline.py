@@ -229,7 +229,8 @@ def prove(
     if runtime != "torch":  # PyTorch has run the module in this process already
         trial.attempt(runtime, path, signature)
     with runtimes.load(runtime, path, signature, device=device) as runner:
-        distances = gate.verify(runner, reference.rows, reference.outputs, limits, batch)
+        columns = gate.column_limits(precision, reference, max_error)
+        distances = gate.verify(runner, reference.rows, reference.outputs, limits, batch, columns)
         others = gate.verify_dims(runner, reference, limits)
         if precision == "fp32":
             gate.verify_extremes(runner, reference, max_error)

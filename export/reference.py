@@ -101,7 +101,7 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
             f"the source model itself fails at batch {signature.max_batch}: {last_line(error)}; narrow the range with "
             "--batch or --dim, or give the range of its inputs (--range NAME=LOW,HIGH)"
         ) from None
-    measured = noise.measure(module, signature, rows.take(samples))
+    measured = noise.measure(module, signature, rows.take(samples), outputs)
     extremes = tuple(_extremes(module, signature, rows))
     return Reference(module, signature, rows, outputs, samples, real, measured, fresh, extremes)
 

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.signature import Arrays
 
+_BAND = 1e3
+
 
 class Limits(BaseModel):
     """What a comparison must keep: relative L2 error at most, top-1 agreement at least."""
@@ -15,6 +17,28 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     max_error: float = Field(ge=0)
     min_agreement: float = Field(ge=0, le=1)
+
+
+class Columns(BaseModel):
+    """Columns of an output that are alike in size and far smaller than its largest: an axis, and places along it.
+
+    One error over a whole output says nothing of them: a score of 0 to 1 beside a box in pixels, or beside a time.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    output: str
+    axis: int
+    places: tuple[int, ...]
+
+    def error(self, reference: NDArray[np.generic], actual: NDArray[np.generic]) -> float | None:
+        """Their own relative L2 error, or None where the reference is 0 in all of them."""
+        expected, got = (np.take(array, self.places, self.axis).astype(np.float64) for array in (reference, actual))
+        norm = float(np.linalg.norm(expected))
+        return float(np.linalg.norm(got - expected)) / norm if norm > 0 else None
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.places[:3])) + (", …" if len(self.places) > 3 else "")
+        return f"output {self.output!r}, column{'s' * (len(self.places) > 1)} {shown} of axis {self.axis}"
 
 
 class Distance(BaseModel):
@@ -87,6 +111,23 @@ def distance(output: str, reference: NDArray[np.generic], actual: NDArray[np.gen
         cosine=float(np.vdot(expected, got)) / (norm * norm_got) if norm > 0 and norm_got > 0 else float(error == 0),
         agreement=agreement(expected, got),
     )
+
+
+def small_columns(output: str, reference: NDArray[np.generic]) -> list[Columns]:
+    """The columns of a float output that its norm hides, in groups of like size.
+
+    Columns are those of the axis after the batch and of the last. Each group spans a factor of `_BAND` in size, going
+    down from the largest column, whose own group the norm of the whole output speaks for.
+    """
+    found = []
+    for axis in sorted({1, reference.ndim - 1}) if reference.ndim > 1 and reference.dtype.kind == "f" else ():
+        others = tuple(place for place in range(reference.ndim) if place != axis)
+        norms = np.sqrt(np.sum(np.square(reference.astype(np.float64)), axis=others))
+        used = np.flatnonzero(norms > 0)
+        bands = np.floor(np.log(norms[used].max(initial=0) / norms[used]) / np.log(_BAND)).astype(int)
+        for band in np.unique(bands[bands > 0]):
+            found.append(Columns(output=output, axis=axis, places=tuple(used[bands == band].tolist())))
+    return found
 
 
 def agreement(expected: NDArray[np.float64], got: NDArray[np.float64]) -> float | None:

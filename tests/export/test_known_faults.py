@@ -44,6 +44,16 @@ class Swapped(Plain):
         y = super().forward(x)
         return {"zeta": y, "alpha": -2 * y}
 
+class Stamped(Plain):
+    def forward(self, x):
+        stamp = torch.full_like(x[:, :1], 1.7e9) + x[:, :1]
+        return torch.cat([stamp, torch.sigmoid(super().forward(x))], 1)
+
+class Detects(Plain):
+    def forward(self, x):
+        y = super().forward(x)
+        return torch.cat([640 * torch.sigmoid(y[:, :2]), 0.3 * torch.sigmoid(y[:, 2:])], 1)
+
 class Unused(Plain):
     def forward(self, x, spare, scale):
         return super().forward(x) * scale[:, None]
@@ -146,6 +156,33 @@ def test_dictionary_outputs_keep_their_own_names(export: Export, format: str) ->
     assert set(got) == set(expected)
     for name, value in expected.items():
         torch.testing.assert_close(torch.from_numpy(got[name]), value)
+
+
+def test_a_wrong_score_does_not_hide_beside_a_large_number(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shifted(graph: onnx.ModelProto, *rest: Any) -> None:
+        (held,) = [tensor for tensor in graph.graph.initializer if tensor.name == "two.bias"]
+        held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held) + np.float32(0.1), held.name))
+        saved(graph, *rest)
+
+    saved = graph.save
+    monkeypatch.setattr(onnx_format.graphs, "save", shifted)
+    with pytest.raises(GateError, match=r"'output', columns 1, 2, 3, … of axis 1, small beside the others: .*limit of"):
+        export("Stamped", FLAT)
+    assert nothing_published(tmp_path)
+    monkeypatch.undo()
+    assert export("Stamped", FLAT).receipt.verification.passed
+
+
+def test_int8_scores_that_are_all_zero_do_not_hide_beside_boxes_in_pixels(export: Export, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=drawn)
+    with pytest.raises(
+        GateError, match=r"columns 2, 3 of axis 1, small .*relative L2 error 1 of their own.*limit of 0\.5"
+    ):
+        export("Detects", FLAT, data=tmp_path / "rows.npz", precisions=("int8",), min_agreement=0.5)
+    assert nothing_published(tmp_path)
 
 
 @pytest.mark.parametrize("format", ["onnx", "torchscript", "pt2"])

@@ -293,3 +293,28 @@ def test_a_source_whose_shape_hangs_on_values_is_left_to_the_gate() -> None:
     held = Rows({"x": np.linspace(0, 2, 8 * 256, dtype=np.float32).reshape(8, 256)}, None)
     found = noise.measure(Longest(), signature(batch=Dim(opt=2, max=2)), held)
     assert found.values == {"y": FLOOR}
+
+
+def test_small_columns_have_a_noise_of_their_own() -> None:
+    class Beside(nn.Module):
+        def forward(self, x: T) -> T:
+            exact, cancelled = 1e-6 * x[:, :1], 1e-6 * ((x[:, 1:2] + 1e4) - 1e4)
+            return torch.cat([1e6 * x[:, 2:], exact, cancelled * 1e-4], 1)
+
+    form, given = signature(width=4), rows(width=4)
+    found = noise.measure(Beside(), form, given, {"y": Beside()(torch.from_numpy(given.inputs["x"])).numpy()})
+    small = {group.places: error for group, error in found.columns if group.axis == 1}
+    assert small.keys() == {(2,), (3,)}
+    assert FLOOR <= small[(2,)] < 4 * FLOOR
+    assert small[(3,)] == pytest.approx(cancelled(1e4), rel=0.5)
+
+
+def test_columns_that_say_nothing_on_the_rows_of_the_measurement_get_no_noise() -> None:
+    class Beside(nn.Module):
+        def forward(self, x: T) -> T:
+            return torch.cat([1e6 * x[:, 1:], x[:, :1]], 1)
+
+    given = rows(width=4)
+    given.inputs["x"][:, 0] = 0
+    found = noise.measure(Beside(), signature(width=4), given, {"y": np.array([[1e6, 1e6, 1e6, 1.0]])})
+    assert found.columns == ()

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from penstock.parity import Distance, Limits, compare, distance, worst
+from penstock.parity import Distance, Limits, compare, distance, small_columns, worst
 
 FLOATS = st.floats(-(2.0**40), 2.0**40, width=32, allow_subnormal=False)
 LOOSE = Limits(max_error=1e300, min_agreement=0.0)
@@ -213,3 +213,28 @@ def test_one_whole_number_of_few_says_nothing() -> None:
         distance("y", np.array([1, 2, 3, 4]), np.array([2, 2, 1, 4])).failure(limits)
         == "50.00% of its whole numbers differ"
     )
+
+
+def test_columns_that_a_norm_hides_are_found_by_their_size_along_both_axes() -> None:
+    like = np.ones((2, 6, 5))
+    like[:, 4] = 1e-4
+    like[:, 5] = 1e-8
+    like[..., 3] *= 1e-5
+    like[..., 2] = 0
+    found = [(group.axis, group.places) for group in small_columns("y", like)]
+    assert found == [(1, (4,)), (1, (5,)), (2, (3,))]
+
+
+def test_columns_of_like_size_are_hidden_by_nothing() -> None:
+    like = np.geomspace(1, 2e-3, 24).reshape(2, 12)
+    assert small_columns("y", like) == []
+    assert small_columns("y", np.zeros((3, 4))) == []
+    assert small_columns("y", np.geomspace(1, 1e-30, 8)) == []
+    assert small_columns("y", np.array([[1, 1_000_000]])) == []
+
+
+def test_columns_are_judged_by_their_own_norm() -> None:
+    (group,) = small_columns("y", np.array([[1e9, 3.0, 4.0], [1e9, 0, 0]]))
+    assert group.error(np.array([[1e9, 3.0, 4.0]]), np.array([[2e9, 3.0, 4.5]])) == pytest.approx(0.1)
+    assert group.error(np.array([[1e9, 0, 0]]), np.array([[1e9, 1, 1]])) is None
+    assert str(group) == "output 'y', columns 1, 2 of axis 1"
