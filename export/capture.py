@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch._decomp import global_decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from penstock.errors import PenstockError, require
@@ -67,22 +68,46 @@ def program(module: nn.Module, signature: Signature) -> Any:
 
 @contextmanager
 def _recurrent() -> Iterator[None]:
-    """Have recurrent layers captured as loops, where this torch can: unrolled, they fix the length of the example."""
+    """Have recurrent layers captured whole, by their shapes alone: taken apart, they fix the length of the example."""
     with ExitStack() as stack:
-        with suppress(ImportError):
-            from torch.export import _patches
-
-            stack.enter_context(_patches.register_lstm_while_loop_decomposition())
-            stack.enter_context(_patches.register_gru_while_loop_decomposition())
-        _forget_kernels()
+        _keep_layers_whole(stack)
         yield
-    _forget_kernels()
 
 
-def _forget_kernels() -> None:
-    """Have torch look up anew what recurrent layers are made of: it keeps what it found first."""
-    for layer in (torch.ops.aten.lstm.input, torch.ops.aten.gru.input):
-        layer._dispatch_cache.clear()
+def _keep_layers_whole(stack: ExitStack) -> None:
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    for name, kernel in _LAYERS.items():
+        layer = getattr(torch.ops.aten, name).input
+        # One table is asked while a module is captured, the other while its program is decomposed.
+        tables: list[tuple[Any, Any]] = [(layer.py_kernels, composite), (_DECOMPOSED, layer)]
+        for table, key in tables:
+            stack.callback(_put, table, key, table.get(key))
+            table[key] = kernel
+        layer._dispatch_cache.clear()  # torch keeps the kernel that it found first
+        stack.callback(layer._dispatch_cache.clear)
+
+
+def _put(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _states(source: Any, state: Any, *rest: Any) -> tuple[Any, Any]:
+    """What a GRU or a plain recurrent layer answers, in shapes: the upper states of all steps, and the last of each."""
+    bidirectional = rest[-2]
+    width = state.shape[2] * (2 if bidirectional else 1)
+    return source.new_empty((*source.shape[:2], width)), state.new_empty(state.shape)
+
+
+def _states_and_cells(source: Any, states: Any, *rest: Any) -> tuple[Any, Any, Any]:
+    """What an LSTM answers, in shapes: those, and the last cells."""
+    return (*_states(source, states[0], *rest), states[1].new_empty(states[1].shape))
+
+
+_DECOMPOSED = global_decomposition_table["post_autograd"]
+_LAYERS = {"lstm": _states_and_cells, "gru": _states, "rnn_tanh": _states, "rnn_relu": _states}
 
 
 def _shapes(module: nn.Module, signature: Signature) -> tuple[Any, ...]:
@@ -127,7 +152,7 @@ def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[
     require("onnx", "export", "writing ONNX")
     require("onnxscript", "export", "writing ONNX")
     try:
-        with quiet():
+        with quiet(), _recurrent():
             written = torch.onnx.export(
                 captured,
                 dynamo=True,
@@ -156,6 +181,8 @@ def _folded(model: Any, signature: Signature) -> None:
     common = require("onnx_ir.passes.common", "export", "writing ONNX")
     common.InlinePass()(model)
     optimizer.fold_constants(model)
+    arranged = _arranged_weights(model.graph)
+    optimizer.fold_constants(model, should_fold=lambda node: node in arranged or None)
     for step in (
         common.RemoveUnusedNodesPass(),
         common.RemoveUnusedFunctionsPass(),
@@ -170,6 +197,20 @@ def _folded(model: Any, signature: Signature) -> None:
         for value, tensor in zip(values, tensors, strict=False):
             value.name = tensor.name
     common.NameFixPass()(model)
+
+
+def _arranged_weights(graph: Any) -> set[Any]:
+    """The nodes that put a recurrent layer's weights into ONNX's order: quantizers want to find them done."""
+    found: set[Any] = set()
+    for layer in graph:
+        if layer.op_type in ("LSTM", "GRU", "RNN"):
+            left = [value for value in layer.inputs[1:4] if value is not None]
+            while left:
+                node = left.pop().producer()
+                if node is not None and node not in found:
+                    found.add(node)
+                    left += [value for value in node.inputs if value is not None]
+    return found
 
 
 def onnx_of_script(module: nn.Module, signature: Signature) -> tuple[Any, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,51 +10,16 @@ import numpy as np
 from penstock import evaluation
 from penstock.arrays import take
 from penstock.datasets import Rows
-from penstock.errors import GateError, PenstockError, last_line
-from penstock.export import noise as noises
-from penstock.export.noise import Noise
+from penstock.errors import GateError, last_line
+from penstock.export.limits import Budget, of_source
 from penstock.export.reference import Reference
 from penstock.parity import Columns, Distance, Limits, compare, worst
 from penstock.runtimes import Runner
-from penstock.runtimes.torch import TorchRunner
-from penstock.signature import Dim, first_message
+from penstock.signature import Dim
 
-# What each precision may cost beyond the source's own noise: float16 keeps 11 bits; int8 has 256 steps a tensor.
-LIMITS = {
-    "fp32": Limits(max_error=0, min_agreement=0.995),
-    "fp16": Limits(max_error=1e-2, min_agreement=0.99),
-    "int8": Limits(max_error=0.15, min_agreement=0.97),
-}
 STOPPED = "the gate stopped it"
-# What columns that an output's norm hides may be off, by their own norm: float32 kernels may approximate the tails of a
-# sigmoid; in less, small numbers may lose most of what they say, but not all of it.
-_HIDDEN, _HIDDEN_LOWER = 1e-3, 0.5
-_FEW = 8
-_DRAWN = 8
 # Beyond the samples kernels may approximate the tails of a sigmoid; what is looked for there is off by far more.
 _BEYOND = 1e-3
-# The same inputs again, in the same batch and process: nothing rounds otherwise.
-_AGAIN = Limits(max_error=noises.FACTOR * noises.FLOOR, min_agreement=0)
-
-
-def limits(
-    precision: str, noise: Noise, max_error: float | None = None, min_agreement: float | None = None
-) -> dict[str, Limits]:
-    """What each output of a variant must keep: from its source's noise and its precision, or as the user says.
-
-    Raises:
-        PenstockError: a figure is out of range, or the noise is so large that nothing would be proven.
-    """
-    base = LIMITS[precision]
-    try:
-        if min_agreement is not None:
-            base = Limits(max_error=base.max_error, min_agreement=min_agreement)
-        if max_error is not None:
-            asked = Limits(max_error=max_error, min_agreement=base.min_agreement)
-            return dict.fromkeys(noise.values, asked)
-    except ValueError as error:
-        raise PenstockError(f"--max-error, --min-agreement: {first_message(error)}") from None
-    return noises.limits(noise, base)
 
 
 def sizes(batch: Dim) -> tuple[int, ...]:
@@ -92,47 +57,65 @@ def verify(
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
     seen: list[Distance] = []
+    for found, failure in _examined(runner, rows, expected, limits, batch, columns):
+        _refuse(failure)
+        seen.extend(found)
+    return tuple(worst(seen))
+
+
+def examine(runner: Runner, reference: Reference, budget: Budget) -> tuple[tuple[Distance, ...], str | None]:
+    """The same, and other sizes of dimensions, without an end at the first limit that is passed.
+
+    Args:
+        runner: the export.
+        reference: the float32 source, samples and its answers.
+        budget: what the export must keep.
+
+    Returns:
+        The worst distance of each output, and the first failure, in words.
+
+    Raises:
+        GateError: the runner fails.
+    """
+    batch = reference.signature.dims[str(reference.signature.batch)]
+    parts = [
+        *_examined(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns),
+        *_examined_dims(runner, reference, budget.limits),
+    ]
+    failures = [failure for _, failure in parts if failure is not None]
+    return tuple(worst([item for found, _ in parts for item in found])), next(iter(failures), None)
+
+
+def _examined(
+    runner: Runner,
+    rows: Rows,
+    expected: dict[str, Any],
+    limits: dict[str, Limits],
+    batch: Dim,
+    columns: Sequence[tuple[Columns, float]],
+) -> Iterator[tuple[list[Distance], str | None]]:
+    """For each size of a batch the distances, and what is over its limit."""
     for size in sizes(batch)[:-1]:
         for start in sorted({0, len(rows) - size}):
             part = slice(start, start + size)
             inputs = take(rows.inputs, part)
             found = _distances(runner, inputs, take(expected, part), size, f"batch {size}")
             found = [item.without_agreement() for item in found]
-            _judge(found, limits, f"batch {size}")
-            seen.extend(found)
+            yield found, _failure(found, limits, f"batch {size}")
     got, whole = _compared_run(runner, rows.inputs, expected, batch.max, f"batch {batch.max}")
-    _judge(whole, limits, f"batch {batch.max}")
+    yield whole, _failure(whole, limits, f"batch {batch.max}")
     for group, limit in columns:
-        _judge_columns(group, limit, expected[group.output], got[group.output])
-    return tuple(worst([*seen, *whole]))
+        yield [], _failure_of_columns(group, limit, expected[group.output], got[group.output])
 
 
-def column_limits(precision: str, reference: Reference, accepted: float | None = None) -> list[tuple[Columns, float]]:
-    """What the columns that an output's norm hides must keep, by their own norm.
-
-    Below float32 an output within -1 and 1 is left out: its columns share that scale, as probabilities do.
-
-    Args:
-        precision: the export's.
-        reference: the float32 source.
-        accepted: the error that the user accepts, if they said so.
-    """
-    lower = precision != "fp32"
-    least = max(_HIDDEN_LOWER if lower else _HIDDEN, accepted or 0)
-    return [
-        (group, max(noises.FACTOR * noise, least))
-        for group, noise in reference.noise.columns
-        if not (lower and np.abs(reference.outputs[group.output]).max() <= 1)
-    ]
-
-
-def _judge_columns(columns: Columns, limit: float, expected: Any, got: Any) -> None:
+def _failure_of_columns(columns: Columns, limit: float, expected: Any, got: Any) -> str | None:
     error = columns.error(expected, got)
-    if error is not None and not error <= limit:
-        raise GateError(
-            f"{STOPPED}: {columns}, small beside the others: relative L2 error {error:.3g} of their own is over the "
-            f"limit of {limit:.3g}; nothing was published under its name (--max-error {_up(error)} accepts that)"
-        )
+    if error is None or error <= limit:
+        return None
+    return (
+        f"{columns}, small beside the others: relative L2 error {error:.3g} of their own is over the limit of "
+        f"{limit:.3g}; nothing was published under its name (--max-error {_up(error)} accepts that)"
+    )
 
 
 def _up(error: float) -> float:
@@ -152,29 +135,20 @@ def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits])
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
-    signature = reference.signature
-    others = {name: dim for name, dim in signature.dims.items() if name != signature.batch}
-    ends = [{name: getattr(dim, end) for name, dim in others.items()} for end in ("min", "max")]
-    wanted = [*({name: size} for name, dim in others.items() for size in _tried(dim)), *(ends if others else [])]
-    batch = min(signature.max_batch, max(signature.min_batch, _FEW))
-    source = TorchRunner(reference.module, signature)
     seen: list[Distance] = []
-    for place in wanted:
-        where = ", ".join(f"{name} = {size}" for name, size in place.items())
-        inputs = reference.resized(slice(batch), place)
-        expected = _answer(source, inputs, where)
-        found = [item.without_agreement() for item in _distances(runner, inputs, expected, batch, where)]
-        _judge(found, limits, where)
+    for found, failure in _examined_dims(runner, reference, limits):
+        _refuse(failure)
         seen.extend(found)
     return seen
 
 
-def _tried(dim: Dim) -> list[int]:
-    """The sizes of a dimension to try: its ends, an odd one, and others drawn between them; all where they are few."""
-    middle = (dim.min + dim.max) // 2
-    drawn = np.random.default_rng(0).integers(dim.min, dim.max + 1, _DRAWN).tolist()
-    every = range(dim.min, dim.max + 1) if dim.max - dim.min <= _DRAWN else ()
-    return sorted({dim.min, min(dim.max, middle + 1 - middle % 2), dim.max, *drawn, *every})
+def _examined_dims(
+    runner: Runner, reference: Reference, limits: dict[str, Limits]
+) -> Iterator[tuple[list[Distance], str | None]]:
+    for place in reference.places:
+        found = _distances(runner, place.inputs, place.outputs, place.rows, place.what)
+        found = [item.without_agreement() for item in found]
+        yield found, _failure(found, limits, place.what)
 
 
 def verify_extremes(runner: Runner, reference: Reference, accepted: float | None = None) -> None:
@@ -192,7 +166,7 @@ def verify_extremes(runner: Runner, reference: Reference, accepted: float | None
     """
     usual = {name: _norm(array) / np.sqrt(array.size) for name, array in reference.outputs.items()}
     for extreme in reference.extremes:
-        limits = source_limits(reference.noise.larger(extreme.noise), max(accepted or 0, _BEYOND))
+        limits = of_source(reference.noise.larger(extreme.noise), max(accepted or 0, _BEYOND))
         where = extreme.what
         got, _ = _compared_run(runner, extreme.rows.inputs, extreme.outputs, len(extreme.rows), where)
         for name, expected in extreme.outputs.items():
@@ -212,100 +186,6 @@ def _norm(array: Any) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def source_limits(noise: Noise, accepted: float | None = None) -> dict[str, Limits]:
-    """What the source's own answers may differ by: by its rounding, or by what the user accepts where that is more."""
-    errors = {
-        name: max(noises.FACTOR * max(value, noises.FLOOR), accepted or 0) for name, value in noise.values.items()
-    }
-    return {name: Limits(max_error=error, min_agreement=0.5) for name, error in errors.items()}
-
-
-def check_source(reference: Reference, limits: dict[str, Limits]) -> None:
-    """See that the source itself answers a row alike again, and in whatever batch it comes.
-
-    Args:
-        reference: the source, samples, and its answers.
-        limits: how far a row's answers may be apart from batch to batch. The same batch run again is held to a fixed
-            limit: a source that is random has moved its own noise, and with it these.
-
-    Raises:
-        PenstockError: it does not: an export could not be proven, and a server that batches would change answers.
-    """
-    _refuse_unprovable(reference)
-    signature = reference.signature
-    source, batch = TorchRunner(reference.module, signature), signature.dims[str(signature.batch)]
-    first = slice(signature.max_batch)
-    again = _answer(source, take(reference.rows.inputs, first), f"batch {batch.max}")
-    found = _compared(take(reference.outputs, first), again)
-    if any(item.without_agreement().failure(_AGAIN) for item in found):
-        raise PenstockError("the model answers the same inputs differently each time; an export of it cannot be proven")
-    for size in sizes(batch)[:-1]:
-        for start in sorted({0, len(reference.rows) - size}):
-            part = slice(start, start + size)
-            answer = _answer(source, take(reference.rows.inputs, part), f"batch {size}")
-            for item in _compared(take(reference.outputs, part), answer):
-                if item.without_agreement().failure(limits[item.output]):
-                    raise PenstockError(
-                        f"the model's answer for a row depends on its batch: at batch {size} output {item.output!r} is "
-                        f"{item.rel_l2:.2g} off what it is at {batch.max}, and a server that batches would change "
-                        "answers: --batch 1 exports it for single rows"
-                    )
-    _refuse_memory(reference, limits)
-
-
-def _refuse_memory(reference: Reference, limits: dict[str, Limits]) -> None:
-    """Refuse a source that answers otherwise once it has run: a copy that has not is given other rows first."""
-    if reference.fresh is None:
-        return
-    signature = reference.signature
-    last = np.arange(len(reference.rows))[::-1][: max(signature.min_batch, signature.max_batch // 2)]
-    answer = _answer(TorchRunner(reference.fresh, signature), take(reference.rows.inputs, last), "its first run")
-    for item in _compared(take(reference.outputs, last), answer):
-        if item.without_agreement().failure(limits[item.output]):
-            raise PenstockError(
-                f"the model keeps something of what it was run on before: output {item.output!r} is {item.rel_l2:.2g} "
-                "off where a fresh copy gets the same inputs; an export keeps nothing from run to run (a module that "
-                "initialises itself on its first batch must be saved after that, with what says so)"
-            )
-
-
-def _refuse_unprovable(reference: Reference) -> None:
-    """Refuse a source whose answers any wrong export could give too."""
-    for name, array in reference.outputs.items():
-        if not np.isfinite(array).all():
-            once = np.isfinite(array[: reference.samples])
-            bad = int(np.sum(~once.reshape(len(once), -1).all(axis=1)))
-            raise PenstockError(
-                f"the source model itself answers NaN or Inf in output {name!r} for {bad} of {len(once)} samples; "
-                "give samples that it is made for (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
-            )
-    if reference.samples > 1 and all((array == array[:1]).all() for array in reference.outputs.values()):
-        raise PenstockError(
-            f"the model gives one answer for all {reference.samples} samples, so that an export which heeds no input "
-            "would pass; give samples that differ (--data), or the range of its inputs (--range NAME=LOW,HIGH)"
-        )
-
-
-def _compared(expected: dict[str, Any], answer: dict[str, Any]) -> list[Distance]:
-    """The source's answers compared with its own of another batch."""
-    try:
-        return compare(expected, answer)
-    except ValueError as error:
-        raise PenstockError(
-            f"the model's answer for a row depends on its batch: {error} (pad_packed_sequence needs total_length=, and "
-            "what is cut to the longest row must not be)"
-        ) from None
-
-
-def _answer(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any]:
-    try:
-        return source.run(inputs)
-    except Exception as error:
-        raise GateError(
-            f"the source model itself fails at {where}: {last_line(error)}; narrow the range with --batch or --dim"
-        ) from error
-
-
 def _distances(
     runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int, where: str
 ) -> list[Distance]:
@@ -323,11 +203,17 @@ def _compared_run(
         raise GateError(f"{STOPPED} at {where}: {type(error).__name__}: {last_line(error)}") from error
 
 
-def _judge(found: list[Distance], limits: dict[str, Limits], where: str) -> None:
+def _failure(found: list[Distance], limits: dict[str, Limits], where: str) -> str | None:
     for item in found:
         failure = item.failure(limits[item.output])
         if failure is not None:
-            raise GateError(
-                f"{STOPPED}: output {item.output!r} at {where}: {failure}; nothing was published "
+            return (
+                f"output {item.output!r} at {where}: {failure}; nothing was published "
                 "under its name (--max-error and --min-agreement widen the limits)"
             )
+    return None
+
+
+def _refuse(failure: str | None) -> None:
+    if failure is not None:
+        raise GateError(f"{STOPPED}: {failure}")

@@ -124,6 +124,21 @@ def ir_version(model: Any) -> str | None:
 
 
 def save(model: Any, folder: Path, name: str = "model.onnx", limit: int = LIMIT) -> list[Path]:
+    """Write a model as `write` does, and have ONNX's checker read it.
+
+    Raises:
+        PenstockError: the checker refuses what was written.
+    """
+    checker = protos.onnx_package().checker
+    written = write(model, folder, name, limit)
+    try:
+        checker.check_model(str(written[0]))
+    except checker.ValidationError as error:
+        raise PenstockError(f"{name}: ONNX's checker refuses the graph: {first_line(error)}") from None
+    return written
+
+
+def write(model: Any, folder: Path, name: str = "model.onnx", limit: int = LIMIT) -> list[Path]:
     """Write a model as one file; from `limit` bytes on its weights go into one more, `name`.data, beside it.
 
     Args:
@@ -134,11 +149,7 @@ def save(model: Any, folder: Path, name: str = "model.onnx", limit: int = LIMIT)
 
     Returns:
         The files written, the model first.
-
-    Raises:
-        PenstockError: ONNX's checker refuses what was written.
     """
-    checker = protos.onnx_package().checker
     path, beside = folder / name, folder / f"{name}.data"
     beside.unlink(missing_ok=True)
     written = [path]
@@ -147,10 +158,6 @@ def save(model: Any, folder: Path, name: str = "model.onnx", limit: int = LIMIT)
     else:
         path.write_bytes(_moved_out(model, beside).SerializeToString(deterministic=True))
         written.append(beside)
-    try:
-        checker.check_model(str(path))
-    except checker.ValidationError as error:
-        raise PenstockError(f"{name}: ONNX's checker refuses the graph: {first_line(error)}") from None
     return written
 
 

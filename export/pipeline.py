@@ -6,14 +6,14 @@ import errno
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from penstock import architecture, artifact, checkpoint, datasets, runtimes, trial
+from penstock import architecture, artifact, checkpoint, datasets, evaluation, runtimes
 from penstock import receipt as receipts
 from penstock.adapter import Adapted
 from penstock.arrays import take
@@ -21,18 +21,22 @@ from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
-from penstock.export import capture, formats, fusion, gate
-from penstock.export.formats import Built, Source
+from penstock.export import capture, formats, fusion, limits, lowering, proving, steadiness
+from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
+from penstock.export.precision import calibration as calibrations
+from penstock.export.precision import dynamic
+from penstock.export.proving import Terms
 from penstock.export.reference import Reference, refer
 from penstock.export.request import Request
 from penstock.files import sha256
-from penstock.parity import Limits, worst
 from penstock.receipt import Receipt, Verification
 from penstock.signature import SignatureMismatch
+from penstock.synthetic import synthesize
 
-PRECISIONS = tuple(gate.LIMITS)
+PRECISIONS = tuple(limits.LIMITS)
 GOLDEN_ROWS = 8
+_RANDOM_ROWS = 128
 _NO_ROOM = 1 << 20
 
 
@@ -43,7 +47,7 @@ class _Job:
     request: Request
     origin: Checkpoint
     source: Source
-    reference: Reference
+    terms: Terms
     notes: dict[str, Any]
 
 
@@ -62,7 +66,9 @@ def export(request: Request, say: Say) -> list[Artifact]:
         if precision not in PRECISIONS:
             raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
         formats.check(name, precision)
-    gate.limits("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
+    limits.of_variant("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
+    if request.calibration not in (lowering.AUTO, dynamic.METHOD):
+        calibrations.check_method(request.calibration)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
         raise PenstockError(f"--opset {request.opset}: is of ONNX; --format onnx and trt take it")
     if request.road != "auto" and "torchscript" not in request.formats:
@@ -77,27 +83,41 @@ def _prepare(request: Request, say: Say) -> _Job:
     started = time.perf_counter()
     origin = checkpoint.load(request.checkpoint, request.override, say)
     card = origin.card
-    given = None if request.data is None else datasets.read(request.data, card.preprocess, card.labels)
+    given = None
+    if request.data is not None and not request.random_data:
+        given = datasets.read(request.data, card.preprocess, card.labels)
     say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
     _check(request, origin, given)
     load_s = time.perf_counter() - started
     module, notes = _fused(request, origin, say)
     reference = refer(origin, given)
-    gate.check_source(reference, gate.source_limits(reference.noise, request.max_error))
+    steadiness.check_source(reference, limits.of_source(reference.noise, request.max_error))
+    terms = _terms(request, origin, reference, given)
     for precision in request.precisions:
-        _limits(request, reference, precision)  # which refuses a source that is too noisy, before the work
+        terms.budget(precision)  # which refuses a source that is too noisy, before the work
     kind = "real" if reference.real else "synthetic"
     noise = max(reference.noise.values.values())
     say(
         f"the gate compares with the float32 source on {reference.samples} {kind} samples; the source's own noise is "
         f"{noise:.1e} ({reference.noise.by})"
     )
-    source = Source(module, origin.call, card.signature, given or origin.calibration, origin.kind)
-    return _Job(request, origin, source, reference, {**notes, "load_s": round(load_s, 3)})
+    calibration = given or origin.calibration
+    if request.random_data:
+        sizes = {name: dim.opt for name, dim in card.signature.dims.items()}
+        calibration = synthesize(card.signature, {**sizes, str(card.signature.batch): _RANDOM_ROWS})
+    samples = Rows(reference.rows.inputs, None, reference.real).take(reference.samples)
+    source = Source(module, origin.call, card.signature, calibration, samples, origin.kind)
+    return _Job(request, origin, source, terms, {**notes, "load_s": round(load_s, 3)})
 
 
-def _limits(request: Request, reference: Reference, precision: str) -> dict[str, Limits]:
-    return gate.limits(precision, reference.noise, request.max_error, request.min_agreement)
+def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Rows | None) -> Terms:
+    """What variants must keep, labelled samples among it where accuracy is asked for."""
+    terms = Terms(reference, request.max_error, request.min_agreement)
+    if request.accuracy_drop is None:
+        return terms
+    card = origin.card
+    labelled = given if given is not None else evaluation.held_out(card.dataset, card.preprocess, "val")
+    return replace(terms, accuracy=proving.accuracy(reference, labelled, request.accuracy_drop))
 
 
 def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
@@ -124,11 +144,10 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
             raise PenstockError(
                 f"--data {request.data}: {error} (--dim widens a range, array.astype a dtype)"
             ) from None
-    elif "int8" in request.precisions and origin.calibration is None:
-        raise PenstockError(
-            "--precision int8 needs real samples to measure its scales on, and the checkpoint holds none: give them "
-            "with --data FILE.npz (one array for each input, by name)"
-        )
+    elif origin.calibration is None and not request.random_data:
+        for name, precision in request.variants:
+            if precision == "fp8" or (precision == "int8" and name == "trt"):
+                raise PenstockError(lowering.needs_samples(precision))
 
 
 def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, dict[str, Any]]:
@@ -147,14 +166,13 @@ def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, d
 
 
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
-    request, reference = job.request, job.reference
+    request, reference = job.request, job.terms.reference
     variant = request.variant_name(job.origin.card.name, name, precision)
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
         work.mkdir()
         started = time.perf_counter()
-        built = _write(job, variant, name, precision, folder, work)
-        shutil.rmtree(work)
+        built = _write(job, variant, name, precision, folder, work, say)
         written = time.perf_counter()
         try:
             verification = _verify(job, built, folder, precision)
@@ -163,6 +181,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
+        shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))
         artifact.write_golden(folder, take(reference.rows.inputs, golden), take(reference.outputs, golden))
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
@@ -172,10 +191,12 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     return published
 
 
-def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, work: Path) -> Built:
+def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, work: Path, say: Say) -> Built:
     """Write the variant's files; whatever a library fails with becomes one sentence."""
+    request = job.request
     try:
-        return formats.export(name, job.source, job.request.options(precision), folder, work)
+        wish = job.terms.wish(precision, request.calibration, say)
+        return formats.export(name, job.source, Options(precision, request.road, request.opset, wish), folder, work)
     except PenstockError as error:
         raise PenstockError(f"{variant}: {error}") from None
     except (OSError, MemoryError):
@@ -187,64 +208,19 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
 
 
 def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
-    runtime, file = built.runtime, built.model_file
+    runtime, file = built.runtime, folder / built.model_file
     here = runtimes.unavailable(runtime, built.build) is None
     if not here and built.stand_in is not None:
         runtime, file = built.stand_in
-    limits = _limits(job.request, job.reference, precision)
-    return prove(
-        job.reference, runtime, folder / file, limits, precision, engine_run=here, max_error=job.request.max_error
-    )
-
-
-def prove(
-    reference: Reference,
-    runtime: str,
-    path: Path,
-    limits: dict[str, Limits],
-    precision: str,
-    *,
-    engine_run: bool = True,
-    device: str = "cpu",
-    max_error: float | None = None,
-) -> Verification:
-    """Run a model file at the ends and odd sizes of every range that its signature promises, and compare its answers.
-
-    Args:
-        reference: the source and its answers.
-        runtime: what runs the file.
-        path: the file.
-        limits: what each output must keep.
-        precision: float32 exports are held to their source beyond the samples too.
-        engine_run: whether the file is the artifact's own model, and not a stand-in for an engine.
-        device: what it runs on.
-        max_error: what the user accepts.
-
-    Raises:
-        GateError: a limit is passed.
-        PenstockError: the runtime refuses the file, or dies of it.
-    """
-    signature = reference.signature
-    batch = signature.dims[str(signature.batch)]
-    if runtime != "torch":  # PyTorch has run the module in this process already
-        trial.attempt(runtime, path, signature)
-    with runtimes.load(runtime, path, signature, device=device) as runner:
-        columns = gate.column_limits(precision, reference, max_error)
-        distances = gate.verify(runner, reference.rows, reference.outputs, limits, batch, columns)
-        others = gate.verify_dims(runner, reference, limits)
-        if precision == "fp32":
-            gate.verify_extremes(runner, reference, max_error)
-    return Verification(
-        runtime=runtime,
-        engine_run=engine_run,
-        samples=reference.samples,
-        real=reference.real,
-        batches=gate.sizes(batch),
-        distances=tuple(worst([*distances, *others])),
-        limits=limits,
-        noise=reference.noise.values,
-        noise_by=reference.noise.by,
-        passed=True,
+    return proving.prove(
+        job.terms.reference,
+        runtime,
+        file,
+        job.terms.budget(precision),
+        precision,
+        engine_run=here,
+        device="cuda:0" if here and built.build.get("needs") == "cuda" else "cpu",
+        max_error=job.request.max_error,
     )
 
 
@@ -276,6 +252,7 @@ def _receipt(
         dataset=card.dataset,
         verification=verification,
         calibration=built.calibration,
+        plan=built.plan,
         build={**built.build, **job.notes, **seconds},
         hardware=built.hardware,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,20 @@ from penstock import evaluation
 from penstock.arrays import join, take
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
-from penstock.errors import PenstockError, last_line
+from penstock.errors import GateError, PenstockError, last_line
 from penstock.export import noise
 from penstock.export.noise import Noise
 from penstock.export.quiet import quiet
 from penstock.modules import copied
+from penstock.runtimes import Runner
 from penstock.runtimes.torch import TorchRunner
-from penstock.signature import Signature
+from penstock.signature import Dim, Signature
 from penstock.synthetic import synthesize
 
 # What inputs are tried beyond the samples: operators written out otherwise overflow there, and branches turn.
 _BEYOND = (("inputs of zeros", 0.0), ("inputs 10 times the samples", 10.0), ("inputs 100 times the samples", 100.0))
 _FEW = 4
+_PLACE_ROWS, _DRAWN = 8, 8
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,16 @@ class Extreme:
     rows: Rows
     outputs: dict[str, Any]
     noise: Noise
+
+
+@dataclass(frozen=True)
+class Place:
+    """Samples at one size of a dimension, or of several: what it is in words, and the source's answers there."""
+
+    what: str
+    rows: int
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,26 @@ class Reference:
     noise: Noise
     fresh: nn.Module | None = None
     extremes: tuple[Extreme, ...] = ()
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """The source's answers at many sizes of each dimension but the batch, and where all are at their ends.
+
+        Raises:
+            GateError: the source fails at one of them.
+        """
+        signature = self.signature
+        others = {name: dim for name, dim in signature.dims.items() if name != signature.batch}
+        ends = [{name: getattr(dim, end) for name, dim in others.items()} for end in ("min", "max")]
+        wanted = [*({name: size} for name, dim in others.items() for size in _tried(dim)), *(ends if others else [])]
+        batch = min(signature.max_batch, max(signature.min_batch, _PLACE_ROWS))
+        source = TorchRunner(self.module, signature)
+        found = []
+        for sizes in wanted:
+            what = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            inputs = self.resized(slice(batch), sizes)
+            found.append(Place(what, batch, inputs, answer_of(source, inputs, what)))
+        return tuple(found)
 
     def resized(self, part: slice, sizes: dict[str, int]) -> dict[str, Any]:
         """Some rows with every axis that bears a dimension's name cut, or repeated, to its size in `sizes`.
@@ -104,6 +137,28 @@ def refer(origin: Checkpoint, given: Rows | None) -> Reference:
     measured = noise.measure(module, signature, rows.take(samples), outputs)
     extremes = tuple(_extremes(module, signature, rows))
     return Reference(module, signature, rows, outputs, samples, real, measured, fresh, extremes)
+
+
+def answer_of(source: Runner, inputs: dict[str, Any], where: str) -> dict[str, Any]:
+    """The source's answer.
+
+    Raises:
+        GateError: it fails.
+    """
+    try:
+        return source.run(inputs)
+    except Exception as error:
+        raise GateError(
+            f"the source model itself fails at {where}: {last_line(error)}; narrow the range with --batch or --dim"
+        ) from error
+
+
+def _tried(dim: Dim) -> list[int]:
+    """The sizes of a dimension to try: its ends, an odd one, and others drawn between them; all where they are few."""
+    middle = (dim.min + dim.max) // 2
+    drawn = np.random.default_rng(0).integers(dim.min, dim.max + 1, _DRAWN).tolist()
+    every = range(dim.min, dim.max + 1) if dim.max - dim.min <= _DRAWN else ()
+    return sorted({dim.min, min(dim.max, middle + 1 - middle % 2), dim.max, *drawn, *every})
 
 
 def _extremes(module: nn.Module, signature: Signature, rows: Rows) -> Iterator[Extreme]:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.artifact import MODEL_NAME
 from penstock.checkpoint import Override
 from penstock.errors import PenstockError
-from penstock.export.formats import Options, Road
+from penstock.export.formats import Road
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,18 @@ class Request:
     data: Path | None = None
     max_error: float | None = None
     min_agreement: float | None = None
+    accuracy_drop: float | None = None
+    calibration: str = "auto"
+
+    @property
+    def random_data(self) -> bool:
+        """Whether scales are to be measured on random numbers, asked for by name: `--data random`."""
+        return self.data == Path("random")
 
     @property
     def variants(self) -> list[tuple[str, str]]:
         """Every format with every precision."""
         return [(name, precision) for name in self.formats for precision in self.precisions]
-
-    def options(self, precision: str) -> Options:
-        """What one variant of that precision is to be."""
-        return Options(precision, self.road, self.opset)
 
     def variant_name(self, base: str, format: str, precision: str) -> str:
         """The name of a variant: `digits-onnx-fp16`.
@@ -70,6 +73,8 @@ class Request:
             ("--data", self.data),
             ("--max-error", self.max_error),
             ("--min-agreement", self.min_agreement),
+            ("--accuracy-drop", self.accuracy_drop),
+            ("--calibration", None if self.calibration == "auto" else self.calibration),
             ("--opset", self.opset if format in ("onnx", "trt") else None),
         ]
         words = [word for option, value in pairs if value is not None for word in (option, str(value))]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from penstock import architecture, card, checkpoint, datasets, options
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.errors import GateError, PenstockError, Say
-from penstock.export import gate, pipeline
+from penstock.export import gate, limits, proving, steadiness
+from penstock.export.proving import Terms
 from penstock.export.reference import refer
 from penstock.files import sha256
 from penstock.parity import Limits
@@ -16,6 +18,8 @@ from penstock.receipt import Source
 from penstock.replay import opened, show
 from penstock.signature import Signature
 from penstock.state import Choice
+
+_OWN_LIMITS = {"--max-error", "--min-agreement", "--accuracy-drop"}
 
 
 def verify(
@@ -52,11 +56,12 @@ def verify(
     reference = refer(origin, given)
     held = [limit.max_error for limit in receipt.verification.limits.values()]
     accepted = max(held) if "--max-error" in receipt.source.options else None
-    gate.check_source(reference, gate.source_limits(reference.noise, accepted))
-    limits = _widened(found) or gate.limits(receipt.precision, reference.noise)
+    steadiness.check_source(reference, limits.of_source(reference.noise, accepted))
+    budget = Terms(reference, accepted).budget(receipt.precision)
+    budget = replace(budget, limits=_widened(found) or budget.limits)
     try:
-        proven = pipeline.prove(
-            reference, receipt.runtime, found.model_path, limits, receipt.precision, device=device, max_error=accepted
+        proven = proving.prove(
+            reference, receipt.runtime, found.model_path, budget, receipt.precision, device=device, max_error=accepted
         )
     except GateError as error:
         told = str(error).removeprefix(gate.STOPPED).lstrip(": ").partition("; nothing was published")[0]
@@ -64,13 +69,13 @@ def verify(
     kind = "real" if reference.real else "synthetic"
     batches = ", ".join(map(str, proven.batches))
     say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")
-    show(found, list(proven.distances), limits, say)
+    show(found, list(proven.distances), budget.limits, say)
 
 
 def _widened(found: Artifact) -> dict[str, Limits]:
     """The limits that the user gave when the artifact was exported, which hold here too."""
     words = found.receipt.source.options
-    return found.receipt.verification.limits if {"--max-error", "--min-agreement"} & set(words) else {}
+    return found.receipt.verification.limits if _OWN_LIMITS & set(words) else {}
 
 
 def _source(found: Artifact, against: Path, override: Override, say: Say) -> Checkpoint:

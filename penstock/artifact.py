@@ -120,7 +120,14 @@ class Artifact:
         if reason is not None:
             raise PenstockError(reason)
         receipt = self.receipt
-        return runtimes.load(receipt.runtime, self.model_path, receipt.signature, device=device, threads=threads)
+        return runtimes.load(
+            receipt.runtime,
+            self.model_path,
+            receipt.signature,
+            device=device,
+            threads=threads,
+            precision=receipt.precision,
+        )
 
 
 def rebuild_command(receipt: Receipt) -> str:

@@ -191,9 +191,13 @@ def export(
         typer.Argument(help="A .pth, .pt, .ckpt, .safetensors, .pt2 or TorchScript file, or a transformers folder."),
     ],
     format: Annotated[str, typer.Option(help="onnx, torchscript, pt2, trt; several with commas.")] = "onnx",
-    precision: Annotated[str | None, typer.Option(help="fp32 (default), fp16, int8; several with commas.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 (default), fp16, bf16, int8, fp8; several with commas.")
+    ] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Short for --precision bf16.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Short for --precision fp8 (E4M3, TensorRT).")] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
     name: Annotated[
         str | None, typer.Option(help="Base name, instead of the file's; variants are NAME-FORMAT-PRECISION.")
@@ -228,31 +232,53 @@ def export(
     allow_pickle: PickleOption = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="Real samples for the gate and int8: .npz with each input by name, or a folder of pictures."),
+        typer.Option(
+            help="Real samples for the gate and for scales: .npz with each input by name, or a folder of pictures; "
+            "`random` measures scales on random numbers."
+        ),
+    ] = None,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            help="Scales of int8 and fp8: entropy, max, percentile, percentile=99.9, or dynamic (int8 by onnxruntime, "
+            "measured in each run); default: dynamic for transformers and LSTMs there, else entropy, for fp8 max."
+        ),
+    ] = "auto",
+    accuracy_drop: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Points of top-1 accuracy on labelled data that a lower precision may cost; as few nodes stay in "
+            "float32 as that takes.",
+        ),
     ] = None,
     max_error: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Relative L2 error the gate lets pass; default: 32 times the source's noise, and for fp16 0.01, for "
-            "int8 0.15 at least.",
+            help="Relative L2 error that may pass; default: 32 times the source's noise, and at least 0.01 for fp16, "
+            "0.05 for bf16, 0.15 for int8 and fp8. A lower precision keeps nodes in float32 until it is met.",
         ),
     ] = None,
     min_agreement: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Top-1 agreement the gate asks for; default: 0.995, for fp16 0.99, for int8 0.97."
+            min=0,
+            max=1,
+            help="Top-1 agreement asked for; default: 0.995, for fp16 0.99, bf16 0.98, int8 and fp8 0.97.",
         ),
     ] = None,
 ) -> None:
     """Export a checkpoint; every variant is proven against its source before it is published.
 
     Examples: `penstock export --format trt --fp16 ckpt.pth` ·
+    `penstock export --int8 --accuracy-drop 0.5 --data pictures/ ckpt.pth` ·
     `penstock export --model torchvision:resnet18 resnet18.pth` ·
     `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
     `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
-    precisions = options.precisions(precision, fp16, int8)
+    precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8)
     override = _override(
         model,
         model_args,
@@ -282,6 +308,8 @@ def export(
                 data=data,
                 max_error=max_error,
                 min_agreement=min_agreement,
+                accuracy_drop=accuracy_drop,
+                calibration=calibration,
             ),
             _say,
         )

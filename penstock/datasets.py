@@ -49,10 +49,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Rows:
-    """Model-ready inputs by name, each `[n, …]`, with class numbers int64 `[n]` where they are known."""
+    """Model-ready inputs by name, each `[n, …]`, with class numbers int64 `[n]` where they are known.
+
+    `real` is False where they were drawn at random.
+    """
 
     inputs: dict[str, NDArray[np.generic]]
     labels: NDArray[np.int64] | None
+    real: bool = True
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
@@ -60,7 +64,7 @@ class Rows:
     def take(self, n: int) -> Rows:
         """The first `n` rows."""
         labels = None if self.labels is None else self.labels[:n]
-        return Rows({name: array[:n] for name, array in self.inputs.items()}, labels)
+        return Rows({name: array[:n] for name, array in self.inputs.items()}, labels, self.real)
 
 
 def load(spec: DatasetSpec) -> dict[Part, Samples]:

@@ -28,15 +28,15 @@ class Score:
         return self.correct / self.samples
 
 
-def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None) -> Rows:
-    """The test part of the data set that a checkpoint was trained on, ready for the model.
+def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part: datasets.Part = "test") -> Rows:
+    """A part of the data set that a checkpoint was trained on, ready for the model; `test` has served for nothing else.
 
     Raises:
         PenstockError: the checkpoint records no data set.
     """
     if spec is None or preprocess is None:
         raise PenstockError("no data set is recorded for this model; give labelled data with --data FILE.npz")
-    return datasets.rows(datasets.load(spec)["test"], preprocess)
+    return datasets.rows(datasets.load(spec)[part], preprocess)
 
 
 def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str, Any]:

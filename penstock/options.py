@@ -18,13 +18,16 @@ def commas(text: str, option: str) -> tuple[str, ...]:
     return parts
 
 
-def precisions(precision: str | None, fp16: bool, int8: bool) -> tuple[str, ...]:
-    """What --precision and its short forms ask for together."""
-    short = [name for name, asked in (("fp16", fp16), ("int8", int8)) if asked]
+def precisions(precision: str | None, **short_forms: bool) -> tuple[str, ...]:
+    """What --precision and its short forms (`fp16=True`) ask for together."""
+    short = [name for name, asked in short_forms.items() if asked]
     if precision is not None and short:
         raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
     if len(short) > 1:
-        raise PenstockError("--fp16 and --int8: one variant has one precision; give --precision fp16,int8 for both")
+        both = ",".join(short)
+        raise PenstockError(
+            f"--{' and --'.join(short)}: one variant has one precision; give --precision {both} for each of them"
+        )
     return tuple(short) or commas("fp32" if precision is None else precision, "--precision")
 
 

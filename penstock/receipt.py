@@ -49,6 +49,15 @@ class Source(BaseModel):
     outside: int = 0
 
 
+class AccuracyKept(BaseModel):
+    """Top-1 accuracy, 0 to 1, of the source and of the export on the same labelled samples; points that may be lost."""
+
+    source: float
+    export: float
+    samples: int
+    most_lost: float
+
+
 class Verification(BaseModel):
     """What the gate saw. `engine_run` is False where only the graph of an engine was run, by `runtime`.
 
@@ -65,15 +74,41 @@ class Verification(BaseModel):
     limits: dict[str, Limits]
     noise: dict[str, float] = {}
     noise_by: str = ""
+    accuracy: AccuracyKept | None = None
     passed: bool
 
 
 class Calibration(BaseModel):
-    """What int8 scales were measured on; `digest` is the sha256 of the data."""
+    """What scales were measured on: how many samples were really seen, whether real ones, and the data's sha256."""
 
     method: str
     samples: int
     digest: str
+    real: bool = True
+
+
+class PlanPoint(BaseModel):
+    """One plan that was tried: the nodes kept in float32, how far it is off, and what it lowers.
+
+    `error` is the relative L2 error of the worst output, `drop` the accuracy lost in points; `lowered_operations` the
+    share of all multiply-adds in lower precision, `lowered_weights` how many weights are.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    kept: tuple[str, ...]
+    error: float
+    drop: float | None = None
+    within: bool
+    lowered_operations: float
+    lowered_weights: int
+
+
+class Plan(BaseModel):
+    """Which nodes stay in float32 so that the budget is kept, and what else was tried on the way."""
+
+    kept: tuple[str, ...] = ()
+    points: tuple[PlanPoint, ...] = ()
+    lowered_operations: float
 
 
 class Receipt(BaseModel):
@@ -97,6 +132,7 @@ class Receipt(BaseModel):
     dataset: DatasetSpec | None = None
     verification: Verification
     calibration: Calibration | None = None
+    plan: Plan | None = None
     build: dict[str, Any] = {}
     hardware: str
 

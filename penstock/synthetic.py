@@ -33,7 +33,7 @@ def synthesize(signature: Signature, sizes: dict[str, int], seed: int = 0) -> Ro
         held = signature.ranges.get(tensor.name)
         bounds = None if held is None else _within(tensor, held, sizes)
         inputs[tensor.name] = _values(generator, tensor, shape, bounds)
-    return Rows(inputs, None)
+    return Rows(inputs, None, real=False)
 
 
 def _within(tensor: Tensor, held: Range, sizes: dict[str, int]) -> tuple[float, float]:

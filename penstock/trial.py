@@ -1,6 +1,6 @@
 """Trials: loading and running a model once in a process of its own, since a runtime may crash on a file.
 
-python -m penstock.trial RUNTIME FILE [SIGNATURE-AS-JSON]
+python -m penstock.trial RUNTIME FILE DEVICE PRECISION [SIGNATURE-AS-JSON]
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from penstock.synthetic import synthesize
 TIMEOUT_S = 600
 
 
-def attempt(runtime: str, path: Path, signature: Signature | None = None) -> None:
+def attempt(
+    runtime: str, path: Path, signature: Signature | None = None, device: str = "cpu", precision: str = "fp32"
+) -> None:
     """See that a runtime survives a file, in a process that may die of it. Without a signature, an ONNX file's own.
 
     An error that the runtime raises in good order is left for the caller to meet.
@@ -28,7 +30,7 @@ def attempt(runtime: str, path: Path, signature: Signature | None = None) -> Non
         PenstockError: the process died of a signal, or did not end.
     """
     contract = [signature.model_dump_json()] if signature is not None else []
-    command = python_command("penstock.trial", runtime, str(path), *contract)
+    command = python_command("penstock.trial", runtime, str(path), device, precision, *contract)
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -47,10 +49,10 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", start, *arguments]
 
 
-def _run(runtime: str, path: str, signature: str | None = None) -> None:
+def _run(runtime: str, path: str, device: str, precision: str, signature: str | None = None) -> None:
     contract = read_signature(Path(path)) if signature is None else Signature.model_validate_json(signature)
     sizes = {name: dim.min for name, dim in contract.dims.items()}
-    with runtimes.load(runtime, Path(path), contract) as runner:
+    with runtimes.load(runtime, Path(path), contract, device=device, precision=precision) as runner:
         runner.run(synthesize(contract, sizes).inputs)
 
 

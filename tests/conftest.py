@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+# Results of one run of the tests must not come from the one before.
+os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
+atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 # OpenMP's threads spin while they wait: where another process holds a core, that made training ten times as slow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 VARIANTS = (("onnx", ("fp32", "fp16", "int8")), ("torchscript", ("fp32",)), ("trt", ("fp16",)))

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
-from penstock.receipt import Calibration
+from penstock.export.lowering import Lowered, Target, Wish, lower
+from penstock.receipt import Calibration, Plan
 from penstock.signature import Signature
 
 if TYPE_CHECKING:
@@ -31,24 +32,27 @@ Road = Literal["auto", "trace", "script"]
 
 @dataclass(frozen=True)
 class Options:
-    """What one variant is to be: its precision, how TorchScript is made, and the ONNX opset."""
+    """What one variant is to be: its precision, how TorchScript is made, the ONNX opset, and how it is lowered."""
 
     precision: str
     road: Road = "auto"
     opset: int | None = None
+    wish: Wish | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is exported: a module in eval mode, float32, on the CPU, how it is called, and data to calibrate on.
+    """What is exported: a module in eval mode, float32, on the CPU, how it is called, and samples.
 
-    `kind` is that of its file: a `torchscript` program cannot be captured by torch.export.
+    `calibration` are those that scales may be measured on, `samples` what answers are compared on. `kind` is that of
+    its file: a `torchscript` program cannot be captured by torch.export.
     """
 
     inner: nn.Module
     call: Call
     signature: Signature
     calibration: Rows | None = None
+    samples: Rows | None = None
     kind: str = "weights"
 
     @cached_property
@@ -86,6 +90,16 @@ class Source:
         """The module as a float32 ONNX model, captured once for all the formats that want it."""
         return self._written[0]
 
+    def lowered(self, options: Options, target: Target, work: Path) -> Lowered:
+        """That model in a lower precision, for a runtime.
+
+        Raises:
+            PenstockError: it cannot be lowered within its budget.
+        """
+        if options.wish is None or self.samples is None:
+            raise ValueError("a lower precision needs samples, and a wish that says who judges it")
+        return lower(self.graph, self.signature, self.samples, self.calibration, options.wish, target, work)
+
     @property
     def graph_note(self) -> str | None:
         """Why that model was not slimmed, if so."""
@@ -102,14 +116,18 @@ class Source:
 
 @dataclass(frozen=True)
 class Built:
-    """What a format wrote: the file and its runtime, and if that cannot run here, what stands in for it at the gate."""
+    """What a format wrote: the file and its runtime, and if that cannot run here, what stands in for it at the gate.
+
+    A stand-in is a runtime and a path, in the artifact or in the work folder.
+    """
 
     runtime: str
     model_file: str
     hardware: str
     build: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    stand_in: tuple[str, str] | None = None
+    plan: Plan | None = None
+    stand_in: tuple[str, Path] | None = None
 
 
 def names() -> list[str]:

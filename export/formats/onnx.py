@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import require
 from penstock.export import graph as graphs
 from penstock.export import protos
 from penstock.export.formats import Built, Options, Source
 from penstock.export.opsets import at_opset
-from penstock.export.precision import fp16, int8
+from penstock.export.precision.emulation import stand_in
 from penstock.export.sharing import share_weights
-from penstock.receipt import Calibration
 
-PRECISIONS = ("fp32", "fp16", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 MODEL_FILE = "model.onnx"
 
 
@@ -25,29 +23,31 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         PenstockError: the model cannot be captured, or the opset that was asked for cannot be had.
     """
     onnx = require("onnx", "export", "writing ONNX")
-    graph, calibration = _lowered(source, options, work)
+    lowered = None
+    if options.precision == "fp32":
+        graph = protos.copied(source.graph)  # which other variants still want as it is
+    else:
+        lowered = source.lowered(options, "onnxruntime", work)
+        graph = lowered.graph
     if options.opset is not None:
         graph = at_opset(graph, options.opset)
     share_weights(graph)
     needs = graphs.ir_version(graph)
     graphs.save(graph, folder, MODEL_FILE)
+    half = stand_in(graph, work)  # bf16: this format knows no fp8
     return Built(
         runtime="onnxruntime",
         model_file=MODEL_FILE,
-        hardware=f"any CPU or GPU that {needs or 'onnxruntime 1.20 or later'} runs on",
+        hardware=f"any {'GPU' if half else 'CPU or GPU'} that {needs or 'onnxruntime 1.20 or later'} runs on",
         build={
             "tool": f"onnx {onnx.__version__}",
             "opset": graphs.opset(graph),
             "ir_version": graph.ir_version,
             **({"not_slimmed": source.graph_note} if source.graph_note else {}),
+            **({"needs": "cuda"} if half else {}),
+            **(lowered.notes if lowered else {}),
         },
-        calibration=calibration,
+        calibration=lowered.calibration if lowered else None,
+        plan=lowered.plan if lowered else None,
+        stand_in=half,
     )
-
-
-def _lowered(source: Source, options: Options, work: Path) -> tuple[Any, Calibration | None]:
-    if options.precision == "fp16":
-        return fp16.lower(source.graph, source.calibration, work), None
-    if options.precision == "int8":
-        return int8.for_onnxruntime(source.graph, source.calibration, work)
-    return protos.copied(source.graph), None  # which other variants still want as it is

@@ -13,7 +13,7 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ class _HalfCall(Call):
 def _halved(source: Source) -> Source:
     dtypes = tuple(getattr(torch, tensor.dtype) for tensor in source.signature.outputs)
     call = _HalfCall(source.call.keywords, source.call.outputs, dtypes)
-    return Source(copy.deepcopy(source.inner).half(), call, source.signature, source.calibration, source.kind)
+    return replace(source, inner=copy.deepcopy(source.inner).half(), call=call)
 
 
 def _traced(source: Source) -> _Program:

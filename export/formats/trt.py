@@ -11,12 +11,13 @@ from penstock.export import graph as graphs
 from penstock.export import protos
 from penstock.export.formats import Built, Options, Source
 from penstock.export.opsets import at_opset
-from penstock.export.precision import fp16, int8
+from penstock.export.precision.emulation import stand_in
 from penstock.export.sharing import share_weights
 from penstock.runtimes import tensorrt as runtime
 from penstock.signature import Signature
 
-PRECISIONS = ("fp32", "fp16", "int8")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+_NEW = ("bf16", "fp8")
 MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
 # The last that TensorRT 8's parser reads whole.
 OLD_OPSET = 17
@@ -31,11 +32,10 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     flavor, trt = runtime.flavor()
     if not strongly_typed(trt) and options.opset not in (None, OLD_OPSET):
         raise PenstockError(f"--opset {options.opset}: TensorRT {trt.__version__} reads opset {OLD_OPSET} alone")
-    graph, calibration = protos.copied(source.graph), None
-    if options.precision == "fp16":
-        graph = fp16.lower(graph, source.calibration, work)
-    elif options.precision == "int8":
-        graph, calibration = int8.for_tensorrt(graph, source.calibration, work)
+    if not strongly_typed(trt) and options.precision in _NEW:
+        raise PenstockError(f"--precision {options.precision}: TensorRT {trt.__version__} has none; 10.12 and later do")
+    lowered = None if options.precision == "fp32" else source.lowered(options, "tensorrt", work)
+    graph = protos.copied(source.graph) if lowered is None else lowered.graph
     if not strongly_typed(trt):
         graph = for_old_parser(graph)
     elif options.opset is not None:
@@ -53,14 +53,16 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         "opset": graphs.opset(graph),
         "seconds": round(time.perf_counter() - started, 3),
         **_target(flavor),
+        **(lowered.notes if lowered else {}),
     }
     return Built(
         runtime="tensorrt",
         model_file=MODEL_FILE,
         hardware=_hardware(flavor, trt.__version__, build),
         build=build,
-        calibration=calibration,
-        stand_in=("onnxruntime", GRAPH_FILE),
+        calibration=lowered.calibration if lowered else None,
+        plan=lowered.plan if lowered else None,
+        stand_in=stand_in(graph, work) or ("onnxruntime", folder / GRAPH_FILE),
     )
 
 
@@ -87,7 +89,7 @@ def build_engine(trt: Any, graph: bytes, signature: Signature, precision: str) -
         trt: the Python module of TensorRT or TensorRT for RTX.
         graph: a serialized `onnx.ModelProto`.
         signature: its inputs and their ranges.
-        precision: fp32, fp16 or int8.
+        precision: one of `PRECISIONS`.
 
     Raises:
         PenstockError: the parser or the builder refuses the graph.

@@ -1,12 +1,8 @@
-"""int8: Q/DQ pairs with scales measured on real data, placed for the runtime that will read them."""
+"""int8: Q/DQ pairs with scales measured on samples, placed for the runtime that will read them."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,112 +10,99 @@ import numpy as np
 
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, require
+from penstock.export import protos
+from penstock.export.precision import qdq
+from penstock.export.precision.calibration import calibrate
 from penstock.export.quiet import quiet
-from penstock.receipt import Calibration
-from penstock.trial import python_command
 
-# How scales are found: the smallest and largest value seen, or the largest alone.
-ONNXRUNTIME_METHOD, TENSORRT_METHOD = "minmax", "max"
+# Where a tensor goes through one of these and nowhere else, its own range is never seen: theirs is.
+_CLIPS = ("Relu", "Clip")
 
 
-def for_onnxruntime(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
-    """Quantise for onnxruntime's kernels: activations to uint8, weights to int8, symmetric and per channel.
+class ForOnnxruntime:
+    """Lowering for onnxruntime's kernels: activations to uint8, weights to int8, symmetric and per channel.
 
     Weights get 7 of the 8 bits, so that every CPU answers alike: without VNNI, x86 adds two products of uint8 by int8
     in 16 bits (vpmaddubsw), which full weights overflow: 2 * 255 * 127 > 2**15, but 2 * 255 * 64 is not.
 
     Args:
-        graph: a float32 `onnx.ModelProto`; left as it is.
-        calibration: real rows.
+        graph: a float32 `onnx.ModelProto` whose nodes have names; left as it is.
+        rows: the samples.
+        method: the calibration method.
+        least: the fewest rows that the graph takes.
         work: a folder for intermediate files.
 
     Raises:
-        PenstockError: there are no real rows.
+        PenstockError: nothing in the graph can be lowered, or calibration fails.
     """
-    rows = _real(calibration)
-    onnx = require("onnx", "export", "int8")
-    quantization = require("onnxruntime.quantization", "export", "int8")
-    prepare = require("onnxruntime.quantization.shape_inference", "export", "int8")
-    paths = [work / name for name in ("float32.onnx", "shaped.onnx", "int8.onnx")]
-    onnx.save(graph, str(paths[0]))
-    with quiet():
-        prepare.quant_pre_process(str(paths[0]), str(paths[1]), skip_optimization=True, skip_symbolic_shape=True)
-        quantization.quantize_static(
-            str(paths[1]),
-            str(paths[2]),
-            _reader(quantization.CalibrationDataReader, rows),
-            quant_format=quantization.QuantFormat.QDQ,
-            # uint8 activations by int8 weights is what x86's VNNI multiplies: 2.6 to 3.4 times as fast as int8 by int8
-            # here, and a ReLU's outputs get all 256 steps.
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,
-            calibrate_method=quantization.CalibrationMethod.MinMax,
-            extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
-        )
-    return _quantised(onnx.load(str(paths[2]))), _record(rows, ONNXRUNTIME_METHOD)
 
+    def __init__(self, graph: Any, rows: Rows, method: str, least: int, work: Path) -> None:
+        onnx = require("onnx", "export", "int8")
+        shapes = require("onnxruntime.quantization.shape_inference", "export", "int8")
+        paths = [work / name for name in ("float32.onnx", "shaped.onnx")]
+        onnx.save(graph, str(paths[0]))
+        with quiet():
+            shapes.quant_pre_process(str(paths[0]), str(paths[1]), skip_optimization=True, skip_symbolic_shape=True)
+        self._model = onnx.load(str(paths[1]))
+        floats = _float_tensors(self._model)
+        trial = self._quantizer(dict.fromkeys(floats, (-1.0, 1.0)), ())
+        self.nodes = qdq.lowered_nodes(trial.model.model)
+        if not self.nodes:
+            raise PenstockError("int8 finds no operator here that it can lower; export it as fp16 or fp32")
+        # Every end of a node that may be lowered: which of them gets a scale hangs on what else is.
+        able = [node for node in self._model.graph.node if trial.should_quantize_node(node)]
+        ends = {name for node in able for name in (*node.input, *node.output) if name in floats}
+        seen = {name: _seen_as(self._model, name) for name in ends}
+        scales = calibrate(self._model, sorted(set(seen.values())), rows, method, least, work)
+        self._ranges = {name: scales.ranges[source] for name, source in seen.items()}
+        self.record = scales.record
 
-def for_tensorrt(graph: Any, calibration: Rows | None, work: Path) -> tuple[Any, Calibration]:
-    """Quantise where TensorRT fuses, with ModelOpt: convolutions and matrix products, residual additions whole.
+    def graph(self, kept: Collection[str]) -> Any:
+        """The graph with all of `nodes` lowered but those `kept` in float32."""
+        return self._quantizer(self._ranges, kept).model.model
 
-    Arguments and errors are those of `for_onnxruntime`.
-    """
-    rows = _real(calibration)
-    onnx = require("onnx", "export", "int8")
-    paths = [work / name for name in ("float32.onnx", "calibration.npz", "int8.onnx")]
-    onnx.save(graph, str(paths[0]))
-    np.savez(paths[1], **rows.inputs)  # type: ignore[arg-type]
-    # ModelOpt puts functions of its own into onnxruntime's quantizer, which this process may need as it is.
-    done = subprocess.run(  # noqa: S603
-        python_command("penstock.export.precision.modelopt", *map(str, paths), TENSORRT_METHOD),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
-        if os.strerror(errno.ENOSPC) in lines[-1]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise PenstockError(f"ModelOpt cannot quantise the model: {lines[-1][:300]}")
-    return _quantised(onnx.load(str(paths[2]))), _record(rows, TENSORRT_METHOD)
-
-
-def _quantised(graph: Any) -> Any:
-    if not any(node.op_type == "QuantizeLinear" for node in graph.graph.node):
-        raise PenstockError("--precision int8 finds no operator here that it can lower; export it as fp16 or fp32")
-    return graph
-
-
-def _real(calibration: Rows | None) -> Rows:
-    if calibration is None:
-        raise PenstockError(
-            "int8 needs real samples to measure its scales on, and the checkpoint holds none: give them with "
-            "--data FILE.npz (one array for each input, by name)"
-        )
-    return calibration
-
-
-def _record(rows: Rows, method: str) -> Calibration:
-    digest = hashlib.sha256()
-    for name, array in rows.inputs.items():
-        digest.update(f"{name}{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return Calibration(method=method, samples=len(rows), digest=digest.hexdigest())
-
-
-def _reader(base: type, rows: Rows) -> Any:
-    """onnxruntime's reader over the rows, one at a time: a largest value does not depend on how rows are grouped."""
-
-    class Reader(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._feeds: Iterator[dict[str, Any]] = (
-                {name: array[i : i + 1] for name, array in rows.inputs.items()} for i in range(len(rows))
+    def _quantizer(self, ranges: dict[str, tuple[float, float]], kept: Collection[str]) -> Any:
+        quantization = require("onnxruntime.quantization", "export", "int8")
+        calibrate_ = require("onnxruntime.quantization.calibrate", "export", "int8")
+        registry = require("onnxruntime.quantization.registry", "export", "int8")
+        quantizer = require("onnxruntime.quantization.qdq_quantizer", "export", "int8").QDQQuantizer
+        data = {
+            name: calibrate_.TensorData(lowest=np.float32(low), highest=np.float32(high))
+            for name, (low, high) in ranges.items()
+        }
+        with quiet():
+            made = quantizer(
+                protos.copied(self._model),
+                per_channel=True,
+                reduce_range=True,
+                weight_qType=quantization.QuantType.QInt8,
+                # uint8 activations by int8 weights is what x86's VNNI multiplies: 2.6 to 3.4 times as fast as int8 by
+                # int8 there, and a ReLU's outputs get all 256 steps.
+                activation_qType=quantization.QuantType.QUInt8,
+                tensors_range=calibrate_.TensorsData(quantization.CalibrationMethod.MinMax, data),
+                nodes_to_quantize=[],
+                nodes_to_exclude=sorted(kept),
+                op_types_to_quantize=sorted({*registry.QLinearOpsRegistry, *registry.QDQRegistry}),
+                extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
             )
+            made.quantize_model()
+            made.model.topological_sort()
+        return made
 
-        def get_next(self) -> dict[str, Any] | None:
-            return next(self._feeds, None)
 
-    return Reader()
+def _float_tensors(model: Any) -> set[str]:
+    """The names of float32 values that are computed or given."""
+    kind = protos.onnx_package().TensorProto.FLOAT
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name for value in values if value.type.tensor_type.elem_type == kind} - weights
+
+
+def _seen_as(model: Any, name: str) -> str:
+    """The tensor whose range a tensor gets: that of the clip which alone takes it, or its own."""
+    takers = [node for node in model.graph.node if name in node.input]
+    ends = {value.name for value in model.graph.output}
+    if len(takers) == 1 and takers[0].op_type in _CLIPS and name not in ends and takers[0].input[0] == name:
+        return str(takers[0].output[0])
+    return name

@@ -1,4 +1,4 @@
-"""ModelOpt's int8 quantizer in a process of its own: `python -m … GRAPH CALIBRATION.npz OUTPUT METHOD`."""
+"""ModelOpt's quantizer in a process of its own: `python -m … GRAPH ROWS.npz OUTPUT PRECISION`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 from penstock.errors import PenstockError, require
 
 
-def quantize(graph: str, calibration: str, output: str, method: str) -> None:
-    """Write the graph with Q/DQ pairs placed where TensorRT fuses.
+def place(graph: str, rows: str, output: str, precision: str) -> None:
+    """Write the graph with Q/DQ pairs placed where TensorRT fuses; the scales in them are of these few rows.
 
     Args:
         graph: path of a float32 ONNX file.
-        calibration: path of an .npz file with rows for each input, by name.
+        rows: path of an .npz file with as many rows for each input, by name, as the engine mostly gets.
         output: path to write.
-        method: ModelOpt's calibration method.
+        precision: `int8` or `fp8`.
     """
-    modelopt = require("modelopt.onnx.quantization", "export", "int8 for TensorRT")
-    with np.load(calibration, allow_pickle=False) as archive:
-        rows = {name: archive[name] for name in archive.files}
+    modelopt = require("modelopt.onnx.quantization", "export", f"{precision} for TensorRT")
+    with np.load(rows, allow_pickle=False) as archive:
+        few = {name: archive[name] for name in archive.files}
     modelopt.quantize(
         graph,
-        quantize_mode="int8",
-        calibration_data=rows,
-        calibration_method=method,
+        quantize_mode=precision,
+        calibration_data=few,
+        calibration_shapes=",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in few.items()),
+        calibration_method="max",
         calibration_eps=["cpu"],
         high_precision_dtype="fp32",
         output_path=output,
@@ -34,6 +35,6 @@ def quantize(graph: str, calibration: str, output: str, method: str) -> None:
 
 if __name__ == "__main__":
     try:
-        quantize(*sys.argv[1:])
+        place(*sys.argv[1:])
     except PenstockError as error:
         sys.exit(str(error))

@@ -35,6 +35,8 @@ class FakeRunner(BaseRunner):
         return answer
 
 
-def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> FakeRunner:
+def load(
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+) -> FakeRunner:
     """Load nothing: `path` need not exist."""
     return FakeRunner(signature)

@@ -25,11 +25,13 @@ OPEN_ENDED_INNER = Dim(min=1, opt=128, max=65_536)
 
 
 def unavailable(build: Mapping[str, Any]) -> str | None:
-    """None where onnxruntime is installed."""
+    """Why a model cannot run here: onnxruntime is missing, or its CUDA provider where the model needs that."""
     try:
-        require("onnxruntime", "serve", "running an ONNX model")
+        onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
     except PenstockError as error:
         return str(error)
+    if build.get("needs") == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return "bf16 needs a GPU, and onnxruntime's CUDA provider: pip install onnxruntime-gpu"
     return None
 
 
@@ -55,9 +57,11 @@ class OnnxRunner(BaseRunner):
         self._session = None
 
 
-def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> OnnxRunner:
+def load(
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+) -> OnnxRunner:
     """Load an ONNX file; on `cuda:N` through the CUDA provider, which must be installed."""
-    session = _session(path, device, threads)
+    session = _session(path, device, threads, precision)
     has = [item.name for item in session.get_inputs()], [item.name for item in session.get_outputs()]
     wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
     if has != wants:
@@ -102,7 +106,7 @@ def _reason(error: Exception) -> str:
     return re.split(r"Status Message: |\] : \d+ : \w+ : ", line)[-1].strip()[:300]
 
 
-def _session(path: Path, device: str, threads: int | None) -> Any:
+def _session(path: Path, device: str, threads: int | None, precision: str = "fp32") -> Any:
     onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised, and said once by whoever asked
@@ -122,7 +126,9 @@ def _session(path: Path, device: str, threads: int | None) -> Any:
         # fp32 means fp32: the provider would round convolutions' inputs to TF32, 10 bits of mantissa, by itself.
         facts = {"device_id": int(device.partition(":")[2] or 0), "use_tf32": 0}
         providers.insert(0, ("CUDAExecutionProvider", facts))
+    # On float16 graphs this optimiser reads what is not there, and the process dies; it is for float32 convolutions.
+    dropped = ["NchwcTransformer"] if precision == "fp16" else None
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        return onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=dropped)
     except Exception as error:  # onnxruntime raises a class of its own for each status code
         raise PenstockError(f"{path}: onnxruntime refuses it: {_reason(error)}") from None

@@ -162,7 +162,9 @@ class TensorRTRunner(BaseRunner):
         self._cudart.cudaStreamDestroy(self._stream)
 
 
-def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TensorRTRunner:
+def load(
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+) -> TensorRTRunner:
     """Load a serialized engine onto `cuda:N` (`cpu`, the other runtimes' default, stands for `cuda:0` here).
 
     An engine is code: only load one whose digest its receipt vouches for.

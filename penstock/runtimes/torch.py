@@ -71,7 +71,9 @@ def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
     return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
 
 
-def load(path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None) -> TorchRunner:
+def load(
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+) -> TorchRunner:
     """Load a TorchScript file, or a program of torch.export's."""
     if device.startswith("cuda"):
         if not torch.cuda.is_available():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from penstock import probe, runtimes
 from penstock.arrays import take
 from penstock.export import formats
 from penstock.export.formats import Built, Options, Source
+from penstock.export.lowering import Wish
+from penstock.export.precision.budget import Judgement
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import BATCH, Dim, Signature, Tensor
 from penstock.synthetic import synthesize
@@ -61,6 +63,15 @@ class Written:
                     assert got[name].dtype == array.dtype
 
 
+def _usual(signature: Signature) -> dict[str, int]:
+    return {name: dim.opt for name, dim in signature.dims.items()}
+
+
+def _anything(graph: Any) -> Judgement:
+    """A judge that takes any graph."""
+    return Judgement(0.0, None, None)
+
+
 @pytest.fixture(scope="session")
 def source_of() -> Callable[..., Source]:
     """Makes of a module what formats are given: `source_of(net, "x:float32[batch,seq,8]", batch=…, seq=Dim(…))`."""
@@ -84,7 +95,10 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         folder, work = tmp_path / f"written-{count}", tmp_path / f"work-{count}"
         folder.mkdir()
         work.mkdir()
-        built = formats.export(format, source, Options(precision, **options), folder, work)
+        samples = source.samples or synthesize(source.signature, _usual(source.signature))
+        lowered = replace(source, samples=samples, calibration=source.calibration or samples)
+        wish = Wish(precision, "auto", _anything, _anything, "anything", lambda line: None)
+        built = formats.export(format, lowered, Options(precision, wish=wish, **options), folder, work)
         return Written(source, built, folder)
 
     return make

@@ -14,7 +14,7 @@ from torch import nn
 
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError
-from penstock.export import gate
+from penstock.export import gate, limits, steadiness
 from penstock.export.noise import Noise
 from penstock.export.reference import Extreme, Reference
 from penstock.parity import Limits
@@ -277,10 +277,11 @@ def test_each_output_keeps_limits_of_its_own() -> None:
 
 
 def test_every_precision_has_limits_that_tighten_with_it() -> None:
-    assert set(gate.LIMITS) == {"fp32", "fp16", "int8"}
-    errors = [gate.LIMITS[name].max_error for name in ("fp32", "fp16", "int8")]
+    order = ("fp32", "fp16", "bf16", "int8", "fp8")
+    assert tuple(limits.LIMITS) == order
+    errors = [limits.LIMITS[name].max_error for name in order]
     assert errors == sorted(errors)
-    agreements = [gate.LIMITS[name].min_agreement for name in ("fp32", "fp16", "int8")]
+    agreements = [limits.LIMITS[name].min_agreement for name in order]
     assert agreements == sorted(agreements, reverse=True)
 
 
@@ -288,25 +289,25 @@ NOISE = Noise(by="float64", values={"clean": 2e-7, "noisy": 1e-4})
 
 
 def test_the_limits_of_float32_are_its_sources_own_noise_alone() -> None:
-    found = gate.limits("fp32", NOISE)
+    found = limits.of_variant("fp32", NOISE)
     assert {name: held.max_error for name, held in found.items()} == pytest.approx(
         {"clean": 32 * 2e-7, "noisy": 32 * 1e-4}
     )
-    assert {held.min_agreement for held in found.values()} == {gate.LIMITS["fp32"].min_agreement}
+    assert {held.min_agreement for held in found.values()} == {limits.LIMITS["fp32"].min_agreement}
 
 
 def test_the_limits_of_a_lower_precision_are_its_own_unless_the_noise_is_more() -> None:
-    assert [held.max_error for held in gate.limits("fp16", NOISE).values()] == [1e-2, 1e-2]
+    assert [held.max_error for held in limits.of_variant("fp16", NOISE).values()] == [1e-2, 1e-2]
     noisier = Noise(by="float64", values={"y": 1e-3})
-    assert gate.limits("int8", noisier)["y"].max_error == 0.15
+    assert limits.of_variant("int8", noisier)["y"].max_error == 0.15
 
 
 def test_limits_that_the_user_gives_hold_for_every_output_whatever_the_noise() -> None:
     loud = Noise(by="float64", values={"a": 0.5, "b": 1e-7})
-    found = gate.limits("fp32", loud, max_error=0.25, min_agreement=0.5)
+    found = limits.of_variant("fp32", loud, max_error=0.25, min_agreement=0.5)
     assert found == dict.fromkeys("ab", Limits(max_error=0.25, min_agreement=0.5))
-    assert gate.limits("fp16", NOISE, max_error=0.0)["clean"].max_error == 0.0
-    agreement = gate.limits("fp32", NOISE, min_agreement=0.25)
+    assert limits.of_variant("fp16", NOISE, max_error=0.0)["clean"].max_error == 0.0
+    agreement = limits.of_variant("fp32", NOISE, min_agreement=0.25)
     assert agreement["clean"] == Limits(max_error=32 * 2e-7, min_agreement=0.25)
 
 
@@ -315,7 +316,7 @@ def test_limits_that_the_user_gives_hold_for_every_output_whatever_the_noise() -
 )
 def test_a_limit_that_is_none_is_refused_by_its_options(figures: dict[str, float]) -> None:
     with pytest.raises(PenstockError, match=r"^--max-error, --min-agreement: "):
-        gate.limits("fp32", NOISE, **figures)
+        limits.of_variant("fp32", NOISE, **figures)
 
 
 TWO = Signature(
@@ -516,7 +517,7 @@ class Doubling(BaseRunner):
 
 def check(source: Doubling, signature: Signature = FLAT, limit: float = 1e-5) -> None:
     held = reference(source, signature, POINTS, {"y": 2 * POINTS.inputs["x"]})
-    gate.check_source(held, {"y": Limits(max_error=limit, min_agreement=0.9)})
+    steadiness.check_source(held, {"y": Limits(max_error=limit, min_agreement=0.9)})
 
 
 def test_a_source_that_answers_alike_is_run_again_and_at_every_size_that_the_gate_tries() -> None:
@@ -532,7 +533,7 @@ def test_a_source_that_answers_no_number_is_refused_with_output_and_count(value:
     outputs["y"][[3, 5, 23, 25], 1] = value  # of 20 samples, the first twelve over again
     source = Doubling()
     with pytest.raises(PenstockError) as caught:
-        gate.check_source(replace(reference(source, FLAT, POINTS, outputs), samples=20), {"y": FP32})
+        steadiness.check_source(replace(reference(source, FLAT, POINTS, outputs), samples=20), {"y": FP32})
     for part in ("answers NaN or Inf in output 'y' for 2 of 20 samples", "--data", "--range NAME=LOW,HIGH"):
         assert part in str(caught.value)
     assert source.batches == []
@@ -609,18 +610,13 @@ def test_a_source_that_gives_one_answer_for_all_samples_proves_nothing() -> None
     source = Doubling(lambda y: np.ones_like(y))
     held = reference(source, FLAT, POINTS, {"y": np.ones((32, 4), np.float32)})
     with pytest.raises(PenstockError, match=r"one answer for all 32 samples.*--data"):
-        gate.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.9)})
+        steadiness.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.9)})
 
 
 def test_an_answer_as_long_as_the_longest_row_of_the_batch_depends_on_it() -> None:
     source = Doubling(lambda y: y[:, : int(1 + (np.abs(y).max() > 3))])
     with pytest.raises(PenstockError, match=r"depends on its batch: output 'y' has shape .*total_length="):
         check(source)
-
-
-def test_every_size_of_a_short_dimension_is_tried() -> None:
-    assert gate._tried(Dim(min=4, opt=5, max=9)) == [4, 5, 6, 7, 8, 9]
-    assert len(gate._tried(Dim(min=1, opt=5, max=4096))) > 8
 
 
 def extremes(source: Doubling, runner: Doubling, accepted: float | None = None) -> None:
@@ -678,4 +674,4 @@ def test_a_source_that_keeps_something_from_its_first_run_is_refused() -> None:
         outputs = {"y": module(torch.from_numpy(POINTS.inputs["x"])).numpy()}
     held = Reference(module, FLAT, POINTS, outputs, 32, True, noise, fresh)
     with pytest.raises(PenstockError, match="the model keeps something of what it was run on before: output 'y'"):
-        gate.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.5)})
+        steadiness.check_source(held, {"y": Limits(max_error=1e-5, min_agreement=0.5)})

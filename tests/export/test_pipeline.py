@@ -25,7 +25,7 @@ from penstock import artifact, checkpoint, cli, evaluation, parity, runtimes, tr
 from penstock.artifact import Artifact
 from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
-from penstock.export import formats, fusion, gate, pipeline
+from penstock.export import formats, fusion, limits, pipeline
 from penstock.export.formats import Built
 from penstock.export.noise import Noise
 from penstock.export.pipeline import Request
@@ -109,7 +109,7 @@ def test_a_receipt_holds_what_the_gate_saw(variant: Artifact) -> None:
     assert seen.samples == 256 + 64
     assert seen.noise_by == "float64"
     assert 0 < seen.noise["logits"] < 1e-5
-    assert seen.limits == gate.limits(variant.receipt.precision, Noise(by="float64", values=seen.noise))
+    assert seen.limits == limits.of_variant(variant.receipt.precision, Noise(by="float64", values=seen.noise))
     (found,) = seen.distances
     assert found.output == "logits"
     assert found.failure(seen.limits["logits"]) is None
@@ -244,7 +244,7 @@ def test_a_failed_second_export_leaves_the_first_version_as_it_was(trained: Path
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"precisions": ("fp8",)}, ["--precision 'fp8'", "fp32, fp16, int8"]),
+        ({"precisions": ("fp4",)}, ["--precision 'fp4'", "fp32, fp16, bf16, int8, fp8"]),
         ({"precisions": ("fp32", "fp4")}, ["--precision 'fp4'"]),
         (
             {"formats": ("torchscript",), "precisions": ("int8",)},

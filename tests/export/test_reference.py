@@ -20,6 +20,7 @@ from penstock.card import Card
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
+from penstock.export import reference
 from penstock.export.reference import Reference, refer
 from penstock.proof import Proof
 from penstock.signature import BATCH, Dim, Range, Signature, Tensor
@@ -249,3 +250,8 @@ def test_where_the_source_itself_has_no_answer_nothing_is_tried() -> None:
 
     found = refer(checkpoint(Fussy(), ["x:float32[batch,3]"], batch=Dim(opt=1, max=1)), None)
     assert [extreme.what for extreme in found.extremes] == ["inputs 10 times the samples"]
+
+
+def test_every_size_of_a_short_dimension_is_tried() -> None:
+    assert reference._tried(Dim(min=4, opt=5, max=9)) == [4, 5, 6, 7, 8, 9]
+    assert len(reference._tried(Dim(min=1, opt=5, max=4096))) > 8

@@ -51,13 +51,13 @@ def test_what_is_no_whole_number_is_refused(text: str) -> None:
 
 
 def test_precisions_come_from_the_long_form_or_one_short_one() -> None:
-    assert options.precisions(None, False, False) == ("fp32",)
-    assert options.precisions("fp32,int8", False, False) == ("fp32", "int8")
-    assert options.precisions(None, True, False) == ("fp16",)
-    assert options.precisions(None, False, True) == ("int8",)
-    for given_twice in (("fp16", True, False), (None, True, True)):
+    assert options.precisions(None, fp16=False, int8=False) == ("fp32",)
+    assert options.precisions("fp32,int8", fp16=False, int8=False) == ("fp32", "int8")
+    assert options.precisions(None, fp16=True, int8=False) == ("fp16",)
+    assert options.precisions(None, fp16=False, int8=True) == ("int8",)
+    for long, short in (("fp16", {"fp16": True}), (None, {"fp16": True, "int8": True})):
         with pytest.raises(PenstockError, match="--fp16"):
-            options.precisions(*given_twice)
+            options.precisions(long, **short)
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.tuples(sizes, sizes, sizes).map(sorted)))

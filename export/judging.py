@@ -1,0 +1,67 @@
+"""Judging: how far a lowered graph is off its source, and whether that is within the budget."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock import evaluation, trial
+from penstock.arrays import take
+from penstock.datasets import Rows
+from penstock.errors import last_line
+from penstock.export import gate
+from penstock.export import graph as graphs
+from penstock.export.limits import Budget
+from penstock.export.precision import emulation
+from penstock.export.precision.budget import Judgement
+from penstock.export.reference import Reference
+from penstock.parity import compare
+from penstock.runtimes import Runner, onnxruntime
+
+_FEW = 32
+
+
+class Judge:
+    """Judges graphs as the gate will, on a reference's samples.
+
+    Args:
+        reference: the float32 source, samples and its answers.
+        budget: what is asked.
+        precision: of the graphs. One in float16 is tried in a process of its own first: onnxruntime may die of it.
+        few: look at `_FEW` rows in one batch size alone, and at no labels: for rankings.
+    """
+
+    def __init__(self, reference: Reference, budget: Budget, precision: str, *, few: bool = False) -> None:
+        self._reference, self._budget, self._precision, self._few = reference, budget, precision, few
+
+    def __call__(self, graph: Any) -> Judgement:
+        with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+            try:
+                runnable = emulation.emulated(graph) if emulation.needed(graph) else graph
+                path = graphs.write(runnable, Path(folder))[0]
+                signature, precision = self._reference.signature, self._precision
+                if precision == "fp16":
+                    trial.attempt("onnxruntime", path, signature, precision=precision)
+                with onnxruntime.load(path, signature, precision=precision) as runner:
+                    return self._ranked(runner) if self._few else self._judged(runner)
+            except MemoryError:
+                raise
+            except Exception as error:  # a graph that a rewriter broke is one that is no good
+                return Judgement(float("inf"), None, f"it cannot be run: {last_line(error)}")
+
+    def _ranked(self, runner: Runner) -> Judgement:
+        reference, signature = self._reference, self._reference.signature
+        part = slice(max(_FEW, signature.min_batch))
+        rows = Rows(take(reference.rows.inputs, part), None)
+        got = evaluation.outputs(runner, rows, signature.max_batch, signature.min_batch)
+        found = compare(take(reference.outputs, part), got)
+        return Judgement(max(item.rel_l2 for item in found), None, None)
+
+    def _judged(self, runner: Runner) -> Judgement:
+        found, failure = gate.examine(runner, self._reference, self._budget)
+        accuracy, lost = self._budget.accuracy, None
+        if accuracy is not None:
+            lost = accuracy.lost(evaluation.evaluate(runner, accuracy.rows, self._reference.signature))
+            failure = accuracy.failure(lost) or failure
+        return Judgement(max(item.rel_l2 for item in found), lost, failure and failure.partition("; nothing")[0])

@@ -1,0 +1,173 @@
+"""Lowering: a float32 graph in a precision, for a runtime, with as few nodes kept in float32 as the budget takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import penstock
+from penstock import cache
+from penstock.arrays import take
+from penstock.datasets import Rows
+from penstock.errors import PenstockError, Say, require
+from penstock.export import protos
+from penstock.export.precision import budget, calibration, dynamic, qdq
+from penstock.export.precision.budget import Judge, Trials
+from penstock.export.precision.costs import Costs, costs
+from penstock.export.precision.dynamic import ForDynamic
+from penstock.export.precision.half import ForHalf
+from penstock.export.precision.int8 import ForOnnxruntime
+from penstock.export.precision.tensorrt import ForTensorrt
+from penstock.receipt import Calibration, Plan, PlanPoint
+from penstock.signature import Signature
+
+Target = Literal["onnxruntime", "tensorrt"]
+AUTO = "auto"
+# What static scales are measured by where the user does not say.
+_METHODS = {"int8": "entropy", "fp8": "max"}
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph in lower precision, what its scales come from, which nodes stayed, and what a receipt notes of it."""
+
+    graph: Any
+    calibration: Calibration | None
+    plan: Plan
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a lowering is to be: its precision, the calibration method, and who judges it.
+
+    `judge` sees all samples, `quick` few of them; `budget` is what they judge by, in words.
+    """
+
+    precision: str
+    method: str
+    judge: Judge
+    quick: Judge
+    budget: str
+    say: Say
+
+
+def lower(
+    graph: Any, signature: Signature, samples: Rows, real: Rows | None, wish: Wish, target: Target, work: Path
+) -> Lowered:
+    """Lower a float32 ONNX model, keeping in float32 what the budget asks for.
+
+    Args:
+        graph: `onnx.ModelProto`; left as it is.
+        signature: its inputs and outputs.
+        samples: what it is judged on, synthetic ones where there are no others.
+        real: what scales may be measured on, or None.
+        wish: the precision and the rest.
+        target: the runtime that it is for.
+        work: a folder for intermediate files.
+
+    Raises:
+        PenstockError: nothing can be lowered, no samples to measure scales on, or nothing is within the budget.
+    """
+    source, least = qdq.named(graph), signature.min_batch
+    counted = costs(source, take(samples.inputs, slice(least)), least, work)
+    method = _method(wish, target, source, counted)
+    lowering = _lowering(source, signature, samples, real, wish.precision, target, method, work)
+    key = _key(source, wish.precision, target, method, samples, real)
+    trials = Trials(lowering, wish.judge, cache.key(key, wish.budget))
+    quick = Trials(lowering, wish.quick, cache.key(key, "for the ranking, which no budget changes"))
+    plan = budget.plan(lowering, trials, quick, counted, wish.say)
+    notes: dict[str, Any] = {"lowered_nodes": len(lowering.nodes) - len(plan.kept)}
+    if isinstance(lowering, ForHalf) and lowering.headroom:
+        notes["headroom"] = [str(item) for item in lowering.headroom]
+        _tell_headroom(lowering, target, wish.say)
+    if plan.kept:
+        _tell(plan, wish.say)
+    return Lowered(lowering.graph(plan.kept), lowering.record, plan, notes)
+
+
+def _lowering(
+    source: Any,
+    signature: Signature,
+    samples: Rows,
+    real: Rows | None,
+    precision: str,
+    target: Target,
+    method: str,
+    work: Path,
+) -> ForHalf | ForDynamic | ForOnnxruntime | ForTensorrt:
+    least = signature.min_batch
+    if precision in ("fp16", "bf16"):
+        floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
+        return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work)
+    if method == dynamic.METHOD:
+        return ForDynamic(source, work)
+    if real is None:
+        raise PenstockError(needs_samples(precision))
+    if target == "tensorrt":
+        usual = signature.dims[str(signature.batch)].opt
+        return ForTensorrt(source, precision, real, method, least, usual, work)
+    return ForOnnxruntime(source, real, method, least, work)
+
+
+def needs_samples(precision: str) -> str:
+    """What is missing where scales are to be measured and there is nothing to measure them on."""
+    return (
+        f"--precision {precision} needs real samples to measure its scales on, and the checkpoint holds none: give "
+        "them with --data FILE.npz (one array for each input, by name) or a folder of pictures; --data random takes "
+        "random numbers, and the receipt will say so"
+    )
+
+
+def _method(wish: Wish, target: Target, source: Any, counted: Costs) -> str:
+    """How scales are found: as the user says; else dynamically where products outweigh convolutions on the CPU."""
+    if wish.method != AUTO:
+        calibration.check_method(wish.method)
+        return wish.method
+    if wish.precision == "int8" and target == "onnxruntime":
+        convolutions = [node.name for node in source.graph.node if node.op_type.startswith("Conv")]
+        if dynamic.products(source) and counted.share(convolutions) < 0.5:
+            return dynamic.METHOD
+    return _METHODS.get(wish.precision, "")
+
+
+def _key(source: Any, precision: str, target: Target, method: str, samples: Rows, real: Rows | None) -> str:
+    """The digest of all that a judgement hangs on but its budget."""
+    light, weights = protos.unloaded(source)
+    digests = [tensor.raw_data for tensor in weights]
+    rows = [calibration.digest(rows) for rows in (samples, real) if rows is not None]
+    model = light.SerializeToString(deterministic=True)
+    version = require("onnxruntime", "export", "lowering").__version__
+    return cache.key(penstock.__version__, version, model, *digests, precision, target, method, *rows)
+
+
+def _tell_headroom(lowering: ForHalf, target: Target, say: Say) -> None:
+    """Say which tensors leave fp16's range, and that bf16 would hold them."""
+    shown = [str(item) for item in lowering.headroom[:_SHOWN]]
+    more = len(lowering.headroom) - len(shown)
+    for line in [*shown, *([f"{more} more tensors"] if more > 0 else [])]:
+        say(f"fp16: {line}")
+    where = "--precision bf16" if target == "tensorrt" else "--precision bf16, on GPUs,"
+    say(
+        f"fp16: {len(lowering.unsafe)} nodes that touch these stay in float32; {where} has float32's range and keeps "
+        "none for that"
+    )
+
+
+def _tell(plan: Plan, say: Say) -> None:
+    """Print the curve: nodes kept, the error with them, and what is lowered then."""
+    best: dict[int, PlanPoint] = {}
+    for point in plan.points:
+        held = best.get(len(point.kept))
+        if held is None or (point.within, -point.error) > (held.within, -held.error):
+            best[len(point.kept)] = point
+    for count, point in sorted(best.items()):
+        drop = "" if point.drop is None else f", {point.drop:.2f} points of accuracy lost"
+        within = "within the budget" if point.within else "over it"
+        say(
+            f"  {count} kept in float32: error {point.error:.2e}{drop}, {point.lowered_operations:.0%} of "
+            f"multiply-adds and {point.lowered_weights / 1e6:.2f} M weights lowered, {within}"
+        )
+    say(f"kept in float32: {', '.join(plan.kept)}")

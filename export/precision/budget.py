@@ -1,0 +1,168 @@
+"""The budget: the fewest nodes kept in higher precision with which a lowered graph is still right.
+
+Nodes are ranked by the error that each causes when it alone is lowered, the most harmful are kept until the graph
+is within its budget, and each of those is then tried without: greedy, then trimmed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Protocol
+
+from penstock import cache
+from penstock.errors import PenstockError, Say
+from penstock.export.precision.costs import Costs
+from penstock.progress import bar
+from penstock.receipt import Plan, PlanPoint
+
+_KIND = "budget"
+
+
+class Lowering(Protocol):
+    """A graph that can be lowered node by node."""
+
+    nodes: list[str]
+
+    def graph(self, kept: Collection[str]) -> Any:
+        """The graph with all of `nodes` lowered but those `kept`."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How far a lowered graph is off its source, the accuracy it loses in points, and why it is no good, if so."""
+
+    error: float
+    drop: float | None
+    failure: str | None
+
+
+Judge = Callable[[Any], Judgement]
+
+
+class Trials:
+    """Judgements of a lowering, each made once: those of an earlier run that was interrupted are taken over."""
+
+    def __init__(self, lowering: Lowering, judge: Judge, key: str) -> None:
+        self._lowering, self._judge, self._key = lowering, judge, key
+        self._known: dict[str, Any] = _read(key)
+        self.taken_over = len(self._known)
+
+    def of(self, kept: Iterable[str]) -> Judgement:
+        """The judgement of the graph with these nodes kept."""
+        name = json.dumps(sorted(kept))
+        if name not in self._known:
+            found = self._judge(self._lowering.graph(frozenset(kept)))
+            self._known[name] = (found.error, found.drop, found.failure)
+            # What could not be run may be the machine's fault, and is tried again the next time.
+            kept = {name: item for name, item in self._known.items() if isfinite(item[0])}
+            cache.write(_KIND, self._key, json.dumps(kept).encode())
+        return Judgement(*self._known[name])
+
+
+def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: Say) -> Plan:
+    """Find the fewest nodes to keep in float32, if any, that bring a lowered graph within its budget.
+
+    Args:
+        lowering: the graph.
+        trials: judges it on all samples.
+        quick: judges it on few, for the ranking.
+        costs: of each node.
+        say: told each step, in a line.
+
+    Raises:
+        PenstockError: no graph is within the budget that lowers anything.
+    """
+    points = [_point(lowering, trials, (), costs)]
+    first = trials.of(())
+    if first.failure is None:
+        return Plan(kept=(), points=tuple(points), lowered_operations=points[0].lowered_operations)
+    say(f"all {len(lowering.nodes)} nodes lowered: {first.failure}; looking for those to keep in float32")
+    if quick.taken_over:
+        say(f"{quick.taken_over} trials of an earlier run are taken over")
+    ranked = rank(lowering, quick)
+    kept = _grown(ranked, trials, points, lowering, costs)
+    kept = _trimmed(kept, trials, points, lowering, costs)
+    points = sorted(set(points), key=lambda point: (len(point.kept), point.error, point.kept))
+    return Plan(
+        kept=tuple(name for name in lowering.nodes if name in kept),
+        points=tuple(points),
+        lowered_operations=_point(lowering, trials, kept, costs).lowered_operations,
+    )
+
+
+def rank(lowering: Lowering, quick: Trials) -> list[str]:
+    """The nodes by the error that each causes when it alone is lowered, the most harmful first."""
+    losses = {}
+    with bar("ranking nodes", len(lowering.nodes)) as advance:
+        for node in lowering.nodes:
+            losses[node] = quick.of(name for name in lowering.nodes if name != node).error
+            advance()
+    return sorted(lowering.nodes, key=lambda node: -losses[node])
+
+
+def _grown(
+    ranked: Sequence[str], trials: Trials, points: list[PlanPoint], lowering: Lowering, costs: Costs
+) -> list[str]:
+    """The shortest start of the ranking that is within the budget: by doubling, then by halving."""
+
+    def passes(count: int) -> bool:
+        points.append(_point(lowering, trials, ranked[:count], costs))
+        return trials.of(ranked[:count]).failure is None
+
+    low, high = 0, 1
+    while high < len(ranked) and not passes(high):
+        low, high = high, high * 2
+    if high >= len(ranked):
+        high = len(ranked)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    if high == len(ranked):
+        raise PenstockError(
+            f"no plan is within the budget: {trials.of(ranked[: high - 1]).failure} with one node of {high} lowered; "
+            "export it as fp32, or widen --max-error or --accuracy-drop"
+        )
+    return list(ranked[:high])
+
+
+def _trimmed(
+    kept: Sequence[str], trials: Trials, points: list[PlanPoint], lowering: Lowering, costs: Costs
+) -> list[str]:
+    """The kept nodes without those that need not be, the least harmful tried first."""
+    left = list(kept)
+    with bar("trimming the plan", len(kept)) as advance:
+        for node in reversed(kept):
+            fewer = [name for name in left if name != node]
+            points.append(_point(lowering, trials, fewer, costs))
+            if trials.of(fewer).failure is None:
+                left = fewer
+            advance()
+    return left
+
+
+def _point(lowering: Lowering, trials: Trials, kept: Collection[str], costs: Costs) -> PlanPoint:
+    found = trials.of(kept)
+    lowered = [name for name in lowering.nodes if name not in set(kept)]
+    return PlanPoint(
+        kept=tuple(sorted(kept)),
+        error=found.error,
+        drop=found.drop,
+        within=found.failure is None,
+        lowered_operations=costs.share(lowered),
+        lowered_weights=costs.elements(lowered),
+    )
+
+
+def _read(key: str) -> dict[str, Any]:
+    """Judgements that were cached; a damaged file is none."""
+    try:
+        found = json.loads(cache.read(_KIND, key) or b"{}")
+        for name, item in found.items():
+            json.loads(name)
+            Judgement(*item)
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return dict(found)

@@ -1,0 +1,65 @@
+"""Costs: the multiply-adds and weights of each node of a float32 graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.export.precision.calibration import shapes
+from penstock.signature import Arrays
+
+_HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """By node: multiply-adds for one row, and elements of its weights."""
+
+    operations: dict[str, int]
+    weights: dict[str, int]
+
+    def share(self, names: Collection[str]) -> float:
+        """The share of all multiply-adds that these nodes do."""
+        total = sum(self.operations.values())
+        return sum(self.operations.get(name, 0) for name in names) / total if total else 0.0
+
+    def elements(self, names: Collection[str]) -> int:
+        """The elements of these nodes' weights."""
+        return sum(self.weights.get(name, 0) for name in names)
+
+
+def costs(graph: Any, row: Arrays, least: int, work: Path) -> Costs:
+    """Count each node's multiply-adds, from the shapes that one row really makes, and its weights.
+
+    Args:
+        graph: a float32 `onnx.ModelProto` whose nodes have names.
+        row: the least rows that the graph takes, of each input.
+        least: how many those are.
+        work: a folder for the graph.
+    """
+    heavy = [node for node in graph.graph.node if node.op_type in _HEAVY]
+    held = {tensor.name: tuple(tensor.dims) for tensor in graph.graph.initializer}
+    wanted = {name for node in heavy for name in (*node.input, *node.output) if name and name not in held}
+    made = {**held, **shapes(graph, sorted(wanted), row, least, work)}
+    operations = {node.name: _operations(node, made) // least for node in heavy}
+    weights = {node.name: sum(int(np.prod(held[name])) for name in node.input if name in held) for node in heavy}
+    return Costs(operations, weights)
+
+
+def _operations(node: Any, made: dict[str, tuple[int, ...]]) -> int:
+    first, second = (made.get(name, ()) for name in node.input[:2])
+    if node.op_type == "ConvTranspose":
+        return int(np.prod(first) * np.prod(second[1:]))
+    if node.op_type in _GATES:
+        length, rows = first[:2]
+        return int(length * rows * (np.prod(second) + np.prod(made[node.input[2]])))
+    output = int(np.prod(made.get(node.output[0], (0,))))
+    if node.op_type == "Conv":
+        return output * int(np.prod(second[1:]))
+    transposed = any(held.name == "transA" and held.i for held in node.attribute)
+    return output * int(first[-2] if transposed else first[-1])

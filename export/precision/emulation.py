@@ -1,0 +1,113 @@
+"""Emulation: bf16 and fp8 graphs as float32 nodes that round as those do, for runtimes without the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.export import graph as graphs
+from penstock.export import protos
+from penstock.export.precision.qdq import is_fp8
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+def stand_in(graph: Any, work: Path) -> tuple[str, Path] | None:
+    """Where a graph needs emulation, the runtime and file of an emulated one."""
+    if not needed(graph):
+        return None
+    return "onnxruntime", graphs.write(emulated(graph), work, "emulated.onnx")[0]
+
+
+def needed(graph: Any) -> bool:
+    """Whether a graph holds bf16, for which onnxruntime has no CPU kernels, or fp8, whose pairs it fuses wrongly.
+
+    onnxruntime 1.32 answers fp8 pairs rightly without its extended optimisations; with them the digits net's answers
+    are off by 23 times their size.
+    """
+    types = protos.onnx_package().TensorProto
+    if any(tensor.data_type in (types.BFLOAT16, types.FLOAT8E4M3FN) for tensor in graph.graph.initializer):
+        return True
+    return any(_casts_to(node, types.BFLOAT16) for node in graph.graph.node)
+
+
+def emulated(graph: Any) -> Any:
+    """The graph in float32, rounding to bf16 after each of its bf16 nodes, and to E4M3 in each of its fp8 pairs.
+
+    Each operator rounds once, where hardware does, so that errors are those of the type; sums are float32's.
+
+    Args:
+        graph: `onnx.ModelProto`; left as it is.
+    """
+    onnx = protos.onnx_package()
+    inferred = onnx.shape_inference.infer_shapes(graph)
+    low = {v.name for v in inferred.graph.value_info if v.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16}
+    made = protos.copied(graph)
+    made.graph.ClearField("value_info")
+    weights = {tensor.name: tensor for tensor in made.graph.initializer}
+    ranks = {name: len(tensor.dims) for name, tensor in weights.items()}
+    nodes: list[Any] = []
+    for node in made.graph.node:
+        if node.op_type in (_QUANTIZE, _DEQUANTIZE) and is_fp8(weights[node.input[2]]):
+            nodes += _pair_half(node, weights, ranks)
+        else:
+            nodes += _rounded(node, low)
+    nodes = [protos.copied(node) for node in nodes]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    for tensor in made.graph.initializer:
+        _widen(tensor)
+    return made
+
+
+def _rounded(node: Any, low: set[str]) -> Iterator[Any]:
+    """A node in float32, and after it what rounds its bf16 outputs."""
+    onnx = protos.onnx_package()
+    types = onnx.TensorProto
+    casts = _casts_to(node, types.BFLOAT16)
+    for held in node.attribute:
+        if held.HasField("t"):
+            _widen(held.t)
+    yield node
+    for place, name in enumerate(node.output):
+        if casts or name in low:
+            node.output[place] = f"{name}_wide"
+            if not casts:
+                yield onnx.helper.make_node("Cast", [f"{name}_wide"], [f"{name}_rounded"], to=types.BFLOAT16)
+            yield onnx.helper.make_node("Cast", [f"{name}_{'wide' if casts else 'rounded'}"], [name], to=types.FLOAT)
+
+
+def _pair_half(node: Any, weights: dict[str, Any], ranks: dict[str, int]) -> Iterator[Any]:
+    """One half of an fp8 pair as a division or product and a cast, which no optimiser takes for a pair."""
+    onnx = protos.onnx_package()
+    make, types = onnx.helper.make_node, onnx.TensorProto
+    value, name, result = node.input[0], node.input[1], node.output[0]
+    scale = onnx.numpy_helper.to_array(weights[name])
+    spread = f"{result}_scale"
+    if scale.ndim:  # per channel: along the axis of a weight, whose rank is known
+        axis = next((held.i for held in node.attribute if held.name == "axis"), 1)
+        rank = ranks[value]
+        scale = scale.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
+    yield make("Constant", [], [spread], value=onnx.numpy_helper.from_array(scale.astype(np.float32), spread))
+    middle = f"{result}_middle"
+    if node.op_type == _QUANTIZE:
+        ranks[result] = ranks.get(value, 0)
+        yield make("Div", [value, spread], [middle])
+        yield make("Cast", [middle], [result], to=types.FLOAT8E4M3FN, saturate=1)
+    else:
+        yield make("Cast", [value], [middle], to=types.FLOAT)
+        yield make("Mul", [middle, spread], [result])
+
+
+def _casts_to(node: Any, kind: int) -> bool:
+    return node.op_type == "Cast" and any(held.name == "to" and held.i == kind for held in node.attribute)
+
+
+def _widen(tensor: Any) -> None:
+    onnx = protos.onnx_package()
+    if tensor.data_type == onnx.TensorProto.BFLOAT16:
+        wide = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))

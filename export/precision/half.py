@@ -1,0 +1,135 @@
+"""fp16 and bf16 inside, float32 at the inputs and outputs; what would leave fp16's range stays in float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.arrays import take
+from penstock.datasets import Rows
+from penstock.errors import require
+from penstock.export import protos
+from penstock.export.precision.calibration import largest
+from penstock.export.quiet import quiet
+
+# IEEE 754 binary16: the largest number, the smallest with all 11 bits, and what is rounded to zero.
+MOST, NORMAL, ZERO = 65504.0, 2.0**-14, 2.0**-25
+# On samples a tensor may come this near to the end of the range; on inputs scaled up, up to the end itself.
+_MARGIN, _SCALED = 4.0, 10.0
+_ROWS, _SCALED_ROWS = 256, 8
+# Nodes that compute nothing: they go along with their neighbours, and no error is theirs.
+MOVERS = frozenset(
+    (
+        *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Reshape"),
+        *("Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """How large a tensor gets, on samples and where inputs are scaled up, as far as that is trouble in fp16.
+
+    `scaled` is the largest magnitude on inputs 10 times the samples, Inf where float32 itself overflows there.
+    """
+
+    tensor: str
+    samples: float
+    scaled: float
+
+    def __str__(self) -> str:
+        if self.samples >= MOST / _MARGIN:
+            near = "over" if self.samples > MOST else "near"
+            return f"{self.tensor} gets {self.samples:.3g} on samples, {near} fp16's largest number, {MOST:.0f}"
+        if self.scaled > MOST:
+            return f"{self.tensor} gets {self.scaled:.3g} on inputs {_SCALED:.0f} times the samples, over {MOST:.0f}"
+        return f"{self.tensor} gets {self.samples:.1e} at most, under fp16's smallest number of full precision, 6.1e-05"
+
+
+class ForHalf:
+    """Lowering to fp16 or bf16 by ModelOpt's AutoCast, as far as ranges allow.
+
+    Args:
+        graph: a float32 `onnx.ModelProto` whose nodes have names; left as it is.
+        precision: `fp16` or `bf16`.
+        rows: samples that show each tensor's range.
+        scalable: names of the inputs that may be larger than in the samples.
+        least: the fewest rows that the graph takes.
+        work: a folder for intermediate files.
+    """
+
+    def __init__(
+        self, graph: Any, precision: str, rows: Rows, scalable: Collection[str], least: int, work: Path
+    ) -> None:
+        self._precision, self._path, self._graph = precision, work / "float32.onnx", graph
+        require("onnx", "export", precision).save(self._graph, str(self._path))
+        self.headroom: tuple[Headroom, ...] = ()
+        self.unsafe: frozenset[str] = frozenset()
+        if precision == "fp16":
+            self.headroom = tuple(_headroom(self._graph, rows, scalable, least, work))
+            self.unsafe = frozenset(_unsafe(self._graph, {item.tensor for item in self.headroom}))
+        self.nodes = [node for node in self._low(()) if node not in self.unsafe]
+        self.record = None
+
+    def graph(self, kept: Collection[str]) -> Any:
+        """The graph with all of `nodes` lowered but those `kept` in float32."""
+        autocast = require("modelopt.onnx.autocast", "export", self._precision)
+        with quiet():
+            return autocast.convert_to_mixed_precision(
+                str(self._path),
+                low_precision_type=self._precision,
+                keep_io_types=True,
+                # Its own look at ranges holds every tensor of every sample at once; ours came before.
+                data_max=np.inf,
+                nodes_to_exclude=[f"{re.escape(name)}$" for name in sorted({*kept, *self.unsafe})],
+            )
+
+    def _low(self, kept: Collection[str]) -> list[str]:
+        return [node.name for node in self._graph.graph.node if node.op_type not in MOVERS and node.name not in kept]
+
+
+def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, work: Path) -> Iterator[Headroom]:
+    tensors = _computed(graph)
+    spread = np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))
+    usual = largest(graph, tensors, take(rows.inputs, spread), least, work, "ranges on samples")
+    few = take(rows.inputs, spread[:_SCALED_ROWS])
+    few = {name: (array * _SCALED).astype(array.dtype) if name in scalable else array for name, array in few.items()}
+    scaled = largest(graph, tensors, few, least, work, "ranges on larger inputs") if scalable else usual
+    for name in tensors:
+        item = Headroom(name, usual[name], scaled[name])
+        if item.samples >= MOST / _MARGIN or item.scaled > MOST or 0 < item.samples < NORMAL:
+            yield item
+
+
+def _computed(graph: Any) -> list[str]:
+    """The names of float32 tensors that the graph is given or computes, in its order."""
+    onnx = protos.onnx_package()
+    light, _ = protos.unloaded(graph)
+    inferred = onnx.shape_inference.infer_shapes(light).graph
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    named = [*(value.name for value in graph.graph.input), *(name for n in graph.graph.node for name in n.output)]
+    kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.graph.input})
+    return [name for name in dict.fromkeys(named) if kinds.get(name) == onnx.TensorProto.FLOAT]
+
+
+def _unsafe(graph: Any, tensors: Collection[str]) -> Iterator[str]:
+    """The names of nodes that take or give one of the tensors, or a constant that fp16 takes for 0 or for infinite."""
+    to_array = protos.onnx_package().numpy_helper.to_array
+    lost = set(tensors)
+    constants = [(tensor.name, tensor) for tensor in graph.graph.initializer]
+    for node in graph.graph.node:
+        if node.op_type == "Constant":
+            constants += [(node.output[0], held.t) for held in node.attribute if held.HasField("t")]
+    for name, tensor in constants:
+        if tensor.data_type == 1 and np.prod(tensor.dims):
+            magnitudes = np.abs(to_array(tensor))
+            if magnitudes.max() > MOST or 0 < magnitudes.max() <= ZERO:
+                lost.add(name)
+    for node in graph.graph.node:
+        if lost & {*node.input, *node.output}:
+            yield node.name

@@ -1,0 +1,44 @@
+"""The cache: results of long measurements, in files that can be deleted at any time.
+
+They lie under `$PENSTOCK_CACHE`, or `penstock` in `$XDG_CACHE_HOME` or `~/.cache`; each is named by the digest of
+all that it depends on, so that none is ever stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.files import write_whole
+
+
+def folder() -> Path:
+    """Where cached results lie."""
+    chosen = os.environ.get("PENSTOCK_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(chosen).expanduser() if chosen else Path(home) / "penstock"
+
+
+def key(*parts: str | bytes) -> str:
+    """The digest of all parts, in hexadecimal; each is told from the next."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(f"{len(raw)}:".encode() + raw)
+    return digest.hexdigest()
+
+
+def read(kind: str, name: str) -> bytes | None:
+    """What is cached under a key, or None; a file that cannot be read is as good as none."""
+    with suppress(OSError):
+        return (folder() / kind / name).read_bytes()
+    return None
+
+
+def write(kind: str, name: str, data: bytes) -> None:
+    """Keep a result, whole or not at all; where the cache cannot be written, it is not kept."""
+    with suppress(OSError):
+        (folder() / kind).mkdir(parents=True, exist_ok=True)
+        write_whole(folder() / kind / name, data)
