@@ -5,28 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich.console import Console
-from rich.progress import Progress, TimeRemainingColumn
-
 import penstock
-from penstock import artifact, datasets, evaluation
+from penstock import artifact, datasets, evaluation, timing
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
 from penstock.runtimes import Runner, tensorrt
-
-ROUNDS = 10
-WARMUP_RUNS, WARMUP_S = 3, 0.2
-# Below this many samples the 99th percentile is one of the last few values, and says nothing.
-MIN_FOR_P90, MIN_FOR_P99 = 20, 200
+from penstock.timing import Cell
 
 
 @dataclass(frozen=True)
@@ -38,36 +28,6 @@ class Plan:
     threads: int | None = None
     device: str = "cpu"
     data: Path | None = None
-
-
-@dataclass
-class Cell:
-    """One variant at one batch size: seconds of each run, by round."""
-
-    batch: int
-    rounds: list[list[float]] = field(default_factory=list)
-
-    @property
-    def samples(self) -> list[float]:
-        return [seconds for part in self.rounds for seconds in part]
-
-    def percentile(self, q: float) -> float | None:
-        """Seconds; None where there are too few samples for that percentile to mean anything."""
-        needed = {50.0: 1, 90.0: MIN_FOR_P90, 99.0: MIN_FOR_P99}[q]
-        return float(np.percentile(self.samples, q)) if len(self.samples) >= needed else None
-
-    @property
-    def rows_per_second(self) -> float:
-        return self.batch * len(self.samples) / sum(self.samples)
-
-    def speedup(self, reference: Cell) -> tuple[float, float, float]:
-        """How many times as fast as `reference`: the median over rounds, and the quartiles around it."""
-        ratios = [
-            float(np.median(theirs) / np.median(mine))
-            for mine, theirs in zip(self.rounds, reference.rounds, strict=True)
-        ]
-        low, middle, high = np.percentile(ratios, [25, 50, 75])
-        return float(middle), float(low), float(high)
 
 
 @dataclass
@@ -100,14 +60,13 @@ class Result:
     interrupted: bool = False
 
 
-def measure(paths: list[Path], plan: Plan, reference: str | None = None, *, progress: bool = False) -> Result:
+def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Result:
     """Measure the artifacts under `paths`.
 
     Args:
         paths: artifact folders or repositories.
         plan: batch sizes, time and data.
         reference: the name of the row that ratios refer to; None takes the first fp32 one, else the first.
-        progress: show a progress bar on stderr.
 
     Raises:
         PenstockError: a path holds no artifact, no such reference, or none of them runs here.
@@ -127,7 +86,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, *, prog
         for row in able:
             _score(row, runners[row.name], plan, result.notes)
         try:
-            _time(able, runners, plan, progress)
+            _time(able, runners, plan)
         except KeyboardInterrupt:
             result.interrupted = True
     return result
@@ -168,68 +127,21 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
             notes.append(note)
 
 
-def _time(rows: list[Row], runners: dict[str, Runner], plan: Plan, progress: bool) -> None:
+def _time(rows: list[Row], runners: dict[str, Runner], plan: Plan) -> None:
     work = []
     for row in rows:
+        inputs, _ = row.artifact.golden()
         for batch in sorted(set(plan.batches)):
             if batch <= row.artifact.receipt.signature.max_batch:
                 cell = row.cells[batch] = Cell(batch)
-                work.append((runners[row.name], _feeds(row.artifact, batch), cell))
+                work.append((runners[row.name], timing.feeds(inputs, batch), cell))
     if not work:
         most = max(row.artifact.receipt.signature.max_batch for row in rows)
         raise PenstockError(
             f"--batch {','.join(map(str, plan.batches))}: every size is over the artifacts' largest batch, {most}; "
             "penstock export --batch sets that"
         )
-    with _bar(len(work) * (ROUNDS + 1), progress) as advance:
-        for runner, feeds, _ in work:
-            _warm_up(runner, feeds)
-            advance()
-        for _ in range(ROUNDS):
-            part = []
-            for runner, feeds, cell in work:
-                part.append((cell, _slice(runner, feeds, plan.seconds / ROUNDS)))
-                advance()
-            for cell, samples in part:  # only whole rounds count: ratios compare round with round
-                cell.rounds.append(samples)
-
-
-def _feeds(found: Artifact, batch: int) -> dict[str, Any]:
-    """`batch` rows of the artifact's own golden inputs, over again if there are fewer."""
-    inputs, _ = found.golden()
-    index = np.arange(batch) % len(next(iter(inputs.values())))
-    return {name: np.ascontiguousarray(array[index]) for name, array in inputs.items()}
-
-
-def _warm_up(runner: Runner, feeds: dict[str, Any]) -> None:
-    end = time.perf_counter() + WARMUP_S
-    runs = 0
-    while runs < WARMUP_RUNS or time.perf_counter() < end:
-        runner.run(feeds)
-        runs += 1
-
-
-def _slice(runner: Runner, feeds: dict[str, Any], seconds: float) -> list[float]:
-    """The seconds of each run, for about `seconds`, but at least three runs.
-
-    The run before the first is not counted: it pays for the change from another variant or batch size.
-    """
-    runner.run(feeds)
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < 3 or time.perf_counter() < end:
-        started = time.perf_counter()
-        runner.run(feeds)
-        samples.append(time.perf_counter() - started)
-    return samples
-
-
-@contextlib.contextmanager
-def _bar(total: int, progress: bool) -> Iterator[Any]:
-    columns = (*Progress.get_default_columns()[:3], TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not progress, transient=True) as bar:
-        task = bar.add_task("measuring", total=total)
-        yield lambda: bar.advance(task)
+    timing.measure(work, plan.seconds)
 
 
 def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench.measure import Cell, Result, Row
+from penstock.bench.measure import Result, Row
 from penstock.files import write_whole, writing
+from penstock.timing import Cell
 
 _WIDE = 132
 

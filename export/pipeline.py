@@ -21,7 +21,7 @@ from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
-from penstock.export import capture, formats, fusion, limits, lowering, proving, steadiness
+from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, steadiness
 from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
 from penstock.export.precision import calibration as calibrations
@@ -30,13 +30,16 @@ from penstock.export.proving import Terms
 from penstock.export.reference import Reference, refer
 from penstock.export.request import Request
 from penstock.files import sha256
-from penstock.receipt import Receipt, Verification
+from penstock.receipt import Candidate, Receipt, Verification
 from penstock.signature import SignatureMismatch
 from penstock.synthetic import synthesize
 
 PRECISIONS = tuple(limits.LIMITS)
 GOLDEN_ROWS = 8
 _RANDOM_ROWS = 128
+AUTO = "auto"
+# Measured seconds for each candidate.
+_AUTO_S = 2.0
 _NO_ROOM = 1 << 20
 
 
@@ -62,9 +65,12 @@ def export(request: Request, say: Say) -> list[Artifact]:
         PenstockError: the request, the checkpoint or the output folder is at fault.
         GateError: a variant left its limits; those before it stay published.
     """
-    for name, precision in request.variants:
+    for precision in request.precisions:
         if precision not in PRECISIONS:
             raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
+    if request.formats == (AUTO,):
+        return [_chosen(request, say)]
+    for name, precision in request.variants:
         formats.check(name, precision)
     limits.of_variant("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
     if request.calibration not in (lowering.AUTO, dynamic.METHOD):
@@ -77,6 +83,32 @@ def export(request: Request, say: Say) -> list[Artifact]:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
     job = _prepare(request, say)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
+
+
+def _chosen(request: Request, say: Say) -> Artifact:
+    """Export what may be fast here, measure it, and publish the fastest that is within the budget."""
+    place = choice.device()
+    able, refused = choice.candidates(request.precisions, place)
+    job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say)
+    with artifact.draft(request.output) as folder:
+        inside = replace(job, request=replace(job.request, output=folder.parent / "candidates"))
+        found = []
+        for name, precision in able:
+            try:
+                found.append(_variant(inside, name, precision, lambda line: None))
+            except PenstockError as error:
+                refused.append(Candidate(format=name, precision=precision, refused=choice.reason_of(error)))
+        signature = job.origin.card.signature
+        cells = choice.measure(found, signature.dims[str(signature.batch)].opt, _AUTO_S, place)
+        made = choice.choose(found, cells, refused).model_copy(update={"device": place})
+        for line in choice.table(made):
+            say(line)
+        (best,) = [item for item in found if item.receipt.name == made.chosen]
+        receipt = best.receipt.model_copy(update={"choice": made})
+        (best.folder / artifact.RECEIPT).unlink()
+        published = artifact.publish(best.folder, request.output, receipt)
+    say(describe(published))
+    return published
 
 
 def _prepare(request: Request, say: Say) -> _Job:

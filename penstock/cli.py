@@ -1,4 +1,4 @@
-"""The command line: `penstock train | eval | export | verify | inspect | serve | bench | health`."""
+"""The command line: `penstock train | eval | export | verify | inspect | diff | serve | bench | health`."""
 
 from __future__ import annotations
 
@@ -190,7 +190,12 @@ def export(
         Path,
         typer.Argument(help="A .pth, .pt, .ckpt, .safetensors, .pt2 or TorchScript file, or a transformers folder."),
     ],
-    format: Annotated[str, typer.Option(help="onnx, torchscript, pt2, trt; several with commas.")] = "onnx",
+    format: Annotated[
+        str,
+        typer.Option(
+            help="onnx, torchscript, pt2, trt; several with commas; or auto: the fastest here within the budget."
+        ),
+    ] = "onnx",
     precision: Annotated[
         str | None, typer.Option(help="fp32 (default), fp16, bf16, int8, fp8; several with commas.")
     ] = None,
@@ -273,6 +278,7 @@ def export(
     """Export a checkpoint; every variant is proven against its source before it is published.
 
     Examples: `penstock export --format trt --fp16 ckpt.pth` ·
+    `penstock export --format auto --accuracy-drop 0.5 ckpt.pth` ·
     `penstock export --int8 --accuracy-drop 0.5 --data pictures/ ckpt.pth` ·
     `penstock export --model torchvision:resnet18 resnet18.pth` ·
     `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
@@ -292,6 +298,8 @@ def export(
     )
     road = options.road(script, trace)
     formats = options.commas(format, "--format")
+    if formats == ("auto",) and not (precision or fp16 or bf16 or int8 or fp8):
+        precisions = options.EVERY_PRECISION
     pipeline = _stage("penstock.export.pipeline", "export")
     with _working("exporting"):
         pipeline.export(
@@ -369,6 +377,24 @@ def inspect(
 
 
 @app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(help="An artifact's folder, or an ONNX file.")],
+    second: Annotated[Path, typer.Argument(help="Another.")],
+    batch: Annotated[int | None, typer.Option(min=1, help="Rows in a timed run; default: the usual number.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Measured time for each.")] = 1.0,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
+    json: Annotated[bool, typer.Option("--json", help="As JSON, all nodes.")] = False,
+) -> None:
+    """Two models side by side: operators, shapes, precision of each node, size, error, and latency, interleaved.
+
+    Example: `penstock diff models/digits-onnx-fp32 models/digits-onnx-int8`
+    """
+    from penstock.inspection import diff as differences
+
+    differences.show(differences.diff(first, second, batch=batch, seconds=seconds, device=device), as_json=json)
+
+
+@app.command()
 def serve(
     paths: Annotated[list[Path], typer.Argument(help="A repository, artifact folders, or .onnx files.")],
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
@@ -436,7 +462,7 @@ def bench(
         device=device,
         data=data,
     )
-    result = measure.measure(paths, plan, reference, progress=sys.stderr.isatty())
+    result = measure.measure(paths, plan, reference)
     report.show(result)
     if json is not None:
         report.write_json(result, json)

@@ -111,6 +111,35 @@ class Plan(BaseModel):
     lowered_operations: float
 
 
+class Candidate(BaseModel):
+    """A variant that was tried for speed, or why it was not.
+
+    `median_s`: seconds of a run; `times_as_slow`: how many times the chosen one's time, the bounds of 95 % of
+    bootstrap resamples; `confidence`: the share of them in which the chosen one is faster.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    format: str
+    precision: str
+    name: str = ""
+    median_s: float | None = None
+    times_as_slow: tuple[float, float] | None = None
+    confidence: float | None = None
+    error: float | None = None
+    refused: str | None = None
+
+
+class Choice(BaseModel):
+    """Why this variant was taken of those there could be: measured together, at one batch size, in so many rounds."""
+
+    batch: int
+    rounds: int
+    chosen: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    device: str = "cpu"
+
+
 class Receipt(BaseModel):
     """`penstock.json`: where an artifact came from, what it promises, what was measured, where it may run."""
 
@@ -133,6 +162,7 @@ class Receipt(BaseModel):
     verification: Verification
     calibration: Calibration | None = None
     plan: Plan | None = None
+    choice: Choice | None = None
     build: dict[str, Any] = {}
     hardware: str
 

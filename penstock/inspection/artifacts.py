@@ -12,8 +12,9 @@ import numpy as np
 
 from penstock import artifact
 from penstock.artifact import Artifact
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, require
 from penstock.files import sha256
+from penstock.inspection import precisions
 from penstock.inspection.findings import (
     Inspection,
     called,
@@ -25,7 +26,8 @@ from penstock.inspection.findings import (
     some,
     stated,
 )
-from penstock.receipt import Receipt, Verification
+from penstock.inspection.onnx import read_model
+from penstock.receipt import Choice, Receipt, Verification
 from penstock.signature import NAME, V2_DTYPES, Tensor
 
 
@@ -44,7 +46,14 @@ def of_artifact(path: Path) -> Inspection:
         kind="penstock artifact",
         bytes=sum(digest.bytes for digest in receipt.files.values()),
         facts=stated(
-            {**_made(receipt, numbers), **contract_of(receipt), **_verified(receipt), **_kept(found, broken, reason)}
+            {
+                **_made(receipt, numbers),
+                **contract_of(receipt),
+                **_verified(receipt),
+                **_planned(receipt),
+                **_precisions(found),
+                **_kept(found, broken, reason),
+            }
         ),
         needs=(*broken.values(), *(() if reason is None else (reason,))),
         promises=(
@@ -118,6 +127,40 @@ def _verified(receipt: Receipt) -> dict[str, str]:
             else ""
         ),
     }
+
+
+def _planned(receipt: Receipt) -> dict[str, str]:
+    """What a budget left in float32."""
+    plan, kept = receipt.plan, receipt.verification.accuracy
+    lost = None if kept is None else f"{kept.source:.2%} -> {kept.export:.2%} on {kept.samples} labelled samples"
+    chosen = {} if receipt.choice is None else {"chosen": _chosen(receipt.choice)}
+    if plan is None:
+        return chosen
+    nodes = f"{len(plan.kept)} nodes ({some(list(plan.kept), 6)})" if plan.kept else "no node"
+    return {
+        **chosen,
+        "kept in float32": f"{nodes}; {plan.lowered_operations:.0%} of multiply-adds are lowered",
+        "accuracy": lost or "",
+    }
+
+
+def _chosen(choice: Choice) -> str:
+    timed = [f"{item.name} {1e3 * item.median_s:.3f} ms" for item in choice.candidates if item.median_s is not None]
+    return f"{choice.reason}; at batch {choice.batch} on {choice.device}: {', '.join(timed)}"
+
+
+def graph_of(found: Artifact) -> Any | None:
+    """The ONNX graph of an artifact, which an engine has beside it; None where there is none, or no onnx package."""
+    file = found.model_path if found.model_path.suffix == ".onnx" else found.folder / "model.onnx"
+    try:
+        return read_model(require("onnx", "export", "reading the graph"), file).graph if file.is_file() else None
+    except PenstockError:
+        return None
+
+
+def _precisions(found: Artifact) -> dict[str, str]:
+    graph = graph_of(found)
+    return {} if graph is None else {"precision map": precisions.summary(graph)}
 
 
 def _figures(checked: Verification) -> Iterator[str]:

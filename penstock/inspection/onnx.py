@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock import artifact
 from penstock.errors import PenstockError, require
+from penstock.inspection import precisions
 from penstock.inspection.findings import Inspection, command, first_line, millions_of_each, settings, some, stated
 from penstock.signature import NAME, V2_DTYPES
 
@@ -25,7 +26,7 @@ _CONTRIBUTED = "com.microsoft"
 def of_onnx(path: Path) -> Inspection:
     """An ONNX model: the graph is read, and weights outside the file are only looked for."""
     onnx = require("onnx", "export", f"inspecting {path.name}")
-    model = _onnx_model(onnx, path)
+    model = read_model(onnx, path)
     try:
         return _onnx_told(onnx, path, model)
     except TypeError:  # protobuf gives bytes for a text that is not UTF-8
@@ -61,6 +62,7 @@ def _onnx_told(onnx: Any, path: Path, model: Any) -> Inspection:
                 "nodes": f"{len(nodes)}: {some([f'{count} {name}' for name, count in operators.most_common()], 10)}",
                 "parameters": millions_of_each(sizes),
                 "precision": _onnx_precision(operators, sizes),
+                "precision map": precisions.summary(model.graph),
                 "largest": ", ".join(f"{item.name} {list(item.dims)}" for item in largest),
                 "external data": "\n".join(f"{name}: {trouble or 'present'}" for name, trouble in outside.items()),
             }
@@ -68,11 +70,23 @@ def _onnx_told(onnx: Any, path: Path, model: Any) -> Inspection:
         needs=(runtime, *wrong),
         promises=() if wrong else ("nothing: it has no receipt, and is served as unverified",),
         next=(command("serve", path),) if serves else (),
-        details={"opsets": opsets, **ends, "operators": dict(operators), "parameters": dict(sizes), "outside": outside},
+        details={
+            "opsets": opsets,
+            **ends,
+            "operators": dict(operators),
+            "parameters": dict(sizes),
+            "outside": outside,
+            "precision_map": precisions.of_graph(model.graph),
+        },
     )
 
 
-def _onnx_model(onnx: Any, path: Path) -> Any:
+def read_model(onnx: Any, path: Path) -> Any:
+    """A model, its weights outside the file left there.
+
+    Raises:
+        PenstockError: it is damaged, or no ONNX model.
+    """
     if path.stat().st_size >= 1 << 31:
         raise PenstockError(f"{path}: protobuf reads no file of 2 GiB or more; the weights must lie in one beside it")
     try:

@@ -14,8 +14,9 @@ from PIL import Image
 from penstock import datasets, evaluation
 from penstock.artifact import read
 from penstock.bench import measure as module
-from penstock.bench.measure import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell, Plan, measure
+from penstock.bench.measure import Plan, measure
 from penstock.errors import PenstockError
+from penstock.timing import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell
 
 seconds = st.floats(1e-6, 10.0)
 

@@ -1,0 +1,80 @@
+"""The precision map of an ONNX model: what each of its nodes computes in."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+# ONNX's element types by number, and what arithmetic in them is called.
+_NAMES = {1: "fp32", 11: "fp64", 10: "fp16", 16: "bf16", 2: "int8", 3: "int8", **dict.fromkeys(range(17, 21), "fp8")}
+_PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
+# They compute nothing, but hand on what they are given.
+_MOVERS = frozenset(
+    (
+        *("Cast", "Concat", "Constant", "ConstantOfShape", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape"),
+        *("Shape", "Size", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", *_PAIRS),
+    )
+)
+_WHOLE = re.compile("Integer$|^QLinear|^DynamicQuant|^MatMulIntegerToFloat|^QGemm")
+
+
+def of_graph(graph: Any) -> dict[str, str]:
+    """The precision of each node that computes: `fp32`, `fp16`, `bf16`, `int8`, `fp8`; whole numbers have none.
+
+    Args:
+        graph: an `onnx.GraphProto`. A node that has no name is known by its first output.
+    """
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.input})
+    low: dict[str, str] = {}
+    found = {}
+    for node in graph.node:
+        kind = _kind(node, kinds)
+        kinds.update(dict.fromkeys(node.output, kind))
+        if node.op_type == "DequantizeLinear":
+            low[node.output[0]] = _NAMES.get(kinds.get(node.input[0], 0), "int8")
+            kinds[node.output[0]] = kinds.get(node.input[1], 1)
+        precision = _precision(node, low, kind)
+        if precision is not None and node.op_type not in _MOVERS:
+            found[node.name or node.output[0]] = precision
+    return found
+
+
+def _precision(node: Any, low: Mapping[str, str], kind: int) -> str | None:
+    if _WHOLE.search(node.op_type):
+        return "int8"
+    taken = [low[name] for name in node.input if name in low]
+    return taken[0] if taken else _NAMES.get(kind)
+
+
+def _kind(node: Any, kinds: Mapping[str, int]) -> int:
+    """The element type of a node's output: what it is cast to, or that of the first number it takes."""
+    for held in node.attribute:
+        if held.name == "to":
+            return int(held.i)
+        if node.op_type in ("Constant", "ConstantOfShape") and held.HasField("t"):
+            return int(held.t.data_type)
+    if node.op_type in ("Shape", "Size", "NonZero", "ArgMax", "ArgMin"):
+        return 7
+    if node.op_type == "QuantizeLinear":
+        return kinds.get(node.input[2], 2) if len(node.input) > 2 else 2
+    if _WHOLE.search(node.op_type):
+        return 1
+    place = 1 if node.op_type == "Where" else 0
+    return kinds.get(node.input[place], 1) if len(node.input) > place else 1
+
+
+def summary(graph: Any) -> str:
+    """The map in words, a line for each precision: how many nodes of which operators are in it."""
+    operators = {node.name or node.output[0]: node.op_type for node in graph.node}
+    counted: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, precision in of_graph(graph).items():
+        counted[precision][operators[name]] += 1
+    lines = []
+    for precision, kinds in sorted(counted.items(), key=lambda item: -item[1].total()):
+        listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))
+        more = len(kinds) - 8
+        lines.append(f"{precision}: {listed}{f' and {more} more kinds' if more > 0 else ''}")
+    return "\n".join(lines)
