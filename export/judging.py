@@ -20,6 +20,7 @@ from penstock.parity import compare
 from penstock.runtimes import Runner, onnxruntime
 
 _FEW = 32
+_LEAST = 1e-9
 
 
 class Judge:
@@ -51,12 +52,17 @@ class Judge:
                 return Judgement(float("inf"), None, f"it cannot be run: {last_line(error)}")
 
     def _ranked(self, runner: Runner) -> Judgement:
+        """The error as a share of what is allowed: of the output, or the small columns, that it is largest for."""
         reference, signature = self._reference, self._reference.signature
         part = slice(max(_FEW, signature.min_batch))
         rows = Rows(take(reference.rows.inputs, part), None)
+        expected = take(reference.outputs, part)
         got = evaluation.outputs(runner, rows, signature.max_batch, signature.min_batch)
-        found = compare(take(reference.outputs, part), got)
-        return Judgement(max(item.rel_l2 for item in found), None, None)
+        budget = self._budget
+        shares = [item.rel_l2 / max(budget.limits[item.output].max_error, _LEAST) for item in compare(expected, got)]
+        for group, limit in budget.columns:
+            shares.append((group.error(expected[group.output], got[group.output]) or 0.0) / limit)
+        return Judgement(max(shares), None, None)
 
     def _judged(self, runner: Runner) -> Judgement:
         found, failure = gate.examine(runner, self._reference, self._budget)

@@ -40,10 +40,14 @@ class Budget:
     columns: Sequence[tuple[Columns, float]] = ()
     accuracy: Accuracy | None = None
 
+    def ranking(self) -> str:
+        """What the ranking of nodes by it hangs on."""
+        return repr((sorted(self.limits.items()), list(self.columns)))
+
     def __str__(self) -> str:
         """All that judgements by it hang on."""
         lost = None if self.accuracy is None else (self.accuracy.most_lost, self.accuracy.source)
-        return repr((sorted(self.limits.items()), list(self.columns), lost))
+        return f"{self.ranking()} {lost}"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Lowered:
 class Wish:
     """What a lowering is to be: its precision, the calibration method, and who judges it.
 
-    `judge` sees all samples, `quick` few of them; `budget` is what they judge by, in words.
+    `judge` sees all samples, `quick` few of them; `budget` and `ranking` are what they judge by, in words.
     """
 
     precision: str
@@ -51,6 +51,7 @@ class Wish:
     judge: Judge
     quick: Judge
     budget: str
+    ranking: str
     say: Say
 
 
@@ -77,7 +78,7 @@ def lower(
     lowering = _lowering(source, signature, samples, real, wish.precision, target, method, work)
     key = _key(source, wish.precision, target, method, samples, real)
     trials = Trials(lowering, wish.judge, cache.key(key, wish.budget))
-    quick = Trials(lowering, wish.quick, cache.key(key, "for the ranking, which no budget changes"))
+    quick = Trials(lowering, wish.quick, cache.key(key, wish.ranking, "ranking"))
     plan = budget.plan(lowering, trials, quick, counted, wish.say)
     notes: dict[str, Any] = {"lowered_nodes": len(lowering.nodes) - len(plan.kept)}
     if isinstance(lowering, ForHalf) and lowering.headroom:

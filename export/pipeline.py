@@ -7,21 +7,19 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from penstock import architecture, artifact, checkpoint, datasets, evaluation, runtimes
-from penstock import receipt as receipts
+from penstock import artifact, checkpoint, datasets, evaluation, runtimes
 from penstock.adapter import Adapted
 from penstock.arrays import take
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
-from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, steadiness
+from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
 from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
 from penstock.export.precision import calibration as calibrations
@@ -29,8 +27,7 @@ from penstock.export.precision import dynamic
 from penstock.export.proving import Terms
 from penstock.export.reference import Reference, refer
 from penstock.export.request import Request
-from penstock.files import sha256
-from penstock.receipt import Candidate, Receipt, Verification
+from penstock.receipt import Candidate, Verification
 from penstock.signature import SignatureMismatch
 from penstock.synthetic import synthesize
 
@@ -107,7 +104,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
         receipt = best.receipt.model_copy(update={"choice": made})
         (best.folder / artifact.RECEIPT).unlink()
         published = artifact.publish(best.folder, request.output, receipt)
-    say(describe(published))
+    say(record.describe(published))
     return published
 
 
@@ -213,13 +210,15 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
+        timed = _timed(job, variant, built, folder, precision, work, say)
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))
         artifact.write_golden(folder, take(reference.rows.inputs, golden), take(reference.outputs, golden))
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
-        receipt = _receipt(job, built, folder, variant, name, precision, verification, seconds)
+        more = {**job.notes, **timed, **seconds}
+        receipt = record.of(request, job.origin, built, folder, variant, name, precision, verification, more)
         published = artifact.publish(folder, request.output, receipt)
-    say(describe(published))
+    say(record.describe(published))
     return published
 
 
@@ -239,6 +238,22 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
         raise PenstockError(f"{variant}: cannot be written: {first_line(error)}") from error
 
 
+def _timed(
+    job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say
+) -> dict[str, tuple[float, ...]]:
+    """How a lowered ONNX model's speed compares with float32's here, said where it is the slower one."""
+    if precision == "fp32" or built.runtime != "onnxruntime" or runtimes.unavailable("onnxruntime", built.build):
+        return {}
+    reference, device = job.terms.reference, choice.device()
+    inputs = take(reference.rows.inputs, slice(GOLDEN_ROWS))
+    file = folder / built.model_file
+    found = speed.against_float32(file, job.source.graph, reference.signature, inputs, precision, device, work)
+    half = speed.of_sibling(job.request.output / variant.replace(precision, "fp16"))
+    if (said := speed.note(precision, found[0], half, device)) is not None:
+        say(f"{variant}: {said}")
+    return {"speed_vs_fp32": tuple(round(value, 3) for value in found)}
+
+
 def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
     runtime, file = built.runtime, folder / built.model_file
     here = runtimes.unavailable(runtime, built.build) is None
@@ -254,66 +269,3 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
         device="cuda:0" if here and built.build.get("needs") == "cuda" else "cpu",
         max_error=job.request.max_error,
     )
-
-
-def _receipt(
-    job: _Job,
-    built: Built,
-    folder: Path,
-    variant: str,
-    name: str,
-    precision: str,
-    verification: Verification,
-    seconds: dict[str, float],
-) -> Receipt:
-    card = job.origin.card
-    return Receipt(
-        name=variant,
-        version=1,
-        created=datetime.now(timezone.utc),
-        format=name,
-        precision=precision,
-        runtime=built.runtime,
-        model_file=built.model_file,
-        files=artifact.digests(folder),
-        source=_source(job.request, job.origin, name),
-        signature=card.signature,
-        preprocess=card.preprocess,
-        labels=card.labels,
-        task=card.task,
-        dataset=card.dataset,
-        verification=verification,
-        calibration=built.calibration,
-        plan=built.plan,
-        build={**built.build, **job.notes, **seconds},
-        hardware=built.hardware,
-    )
-
-
-def _source(request: Request, origin: Checkpoint, format: str) -> receipts.Source:
-    made, proof = origin.card.architecture, origin.proof
-    code = architecture.code(made.target)
-    return receipts.Source(
-        checkpoint=str(request.checkpoint).encode("utf-8", "backslashreplace").decode(),
-        sha256=origin.sha256,
-        kind=origin.kind,
-        architecture=made.target,
-        arguments=made.kwargs,
-        code=None if code is None else sha256(code),
-        options=request.words(format),
-        **{
-            key: getattr(proof, key)
-            for key in ("loaded", "expected", "wrapper", "why", "prefix", "initial", "tied", "own", "outside")
-        },
-    )
-
-
-def describe(published: Artifact) -> str:
-    """One line for a published artifact: what it is, how far it is from its source, and how large."""
-    receipt = published.receipt
-    figures = receipt.verification.distances
-    error = max(item.rel_l2 for item in figures)
-    agreements = [item.agreement for item in figures if item.agreement is not None]
-    agreement = f", top-1 agreement {min(agreements):.2%}" if agreements else ""
-    ran = "" if receipt.verification.engine_run else "; its graph was run, the engine itself not yet"
-    return f"{published.folder}: relative error {error:.1e}{agreement}, {published.size}{ran}"

@@ -46,7 +46,7 @@ class Terms:
         budget = self.budget(precision)
         judge = Judge(self.reference, budget, precision)
         quick = Judge(self.reference, budget, precision, few=True)
-        return Wish(precision, method, judge, quick, str(budget), say)
+        return Wish(precision, method, judge, quick, str(budget), budget.ranking(), say)
 
 
 def accuracy(reference: Reference, labelled: Rows, most_lost: float) -> Accuracy:

@@ -23,6 +23,7 @@ from penstock.modules import copied
 from penstock.runtimes import Runner
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Dim, Signature
+from penstock.spool import pick
 from penstock.synthetic import synthesize
 
 # What inputs are tried beyond the samples: operators written out otherwise overflow there, and branches turn.
@@ -182,7 +183,7 @@ def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tu
     """The samples that every variant is compared on: real ones where there are any."""
     held = [rows for rows in (origin.golden, origin.calibration) if rows is not None]
     if given is not None:
-        if all((array == array[:1]).all() for array in given.inputs.values()):
+        if given.alike():
             rows = "one row proves" if len(given) == 1 else "rows that are all alike prove"
             raise PenstockError(
                 f"--data: {rows} nothing: an export that always gives the same answer would pass; give more, or leave "
@@ -198,4 +199,4 @@ def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tu
 def _whole_batches(rows: Rows, batch: int) -> Rows:
     """The rows, the first of them over again until they fill a whole number of batches."""
     index = np.arange(-(-len(rows) // batch) * batch) % len(rows)
-    return Rows(take(rows.inputs, index), None)
+    return Rows({name: pick(array, index) for name, array in rows.inputs.items()}, None)

@@ -5,12 +5,13 @@ A checkpoint and its receipts record a `DatasetSpec`; the same spec gives the sa
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
 from penstock.preprocess import BadImage, ImagePreprocess, decode_image
+from penstock.progress import bar
+from penstock.spool import LEAST, pick, spooled
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+# Rows read at a time.
+_CHUNK = 16
 Part = Literal["train", "val", "test"]
 
 
@@ -51,7 +56,7 @@ class Samples:
 class Rows:
     """Model-ready inputs by name, each `[n, …]`, with class numbers int64 `[n]` where they are known.
 
-    `real` is False where they were drawn at random.
+    Inputs are arrays or, where they are large, spools. `real` is False where they were drawn at random.
     """
 
     inputs: dict[str, NDArray[np.generic]]
@@ -64,7 +69,15 @@ class Rows:
     def take(self, n: int) -> Rows:
         """The first `n` rows."""
         labels = None if self.labels is None else self.labels[:n]
-        return Rows({name: array[:n] for name, array in self.inputs.items()}, labels, self.real)
+        return Rows({name: pick(array, slice(n)) for name, array in self.inputs.items()}, labels, self.real)
+
+    def alike(self) -> bool:
+        """Whether all rows are the same."""
+        return all(
+            (np.asarray(array[start : start + _CHUNK]) == array[:1]).all()
+            for array in self.inputs.values()
+            for start in range(0, len(array), _CHUNK)
+        )
 
 
 def load(spec: DatasetSpec) -> dict[Part, Samples]:
@@ -156,12 +169,20 @@ def _from_pictures(
             "an .npz file with an array for each input, by name"
         )
     chosen = [pictures[row * len(pictures) // limit] for row in range(limit)] if len(pictures) > limit else pictures
-    images = np.empty((len(chosen), preprocess.channels, preprocess.height, preprocess.width), np.float32)
-    for row, file in enumerate(chosen):
-        images[row] = _picture(file, preprocess)[0]
+    shape = (preprocess.channels, preprocess.height, preprocess.width)
+    with bar("reading pictures", len(chosen)) as advance:
+        images = spooled(_decoded(chosen, preprocess, advance), len(chosen), np.dtype(np.float32), shape)
     numbers = _class_numbers(path, pictures, labels)
     known = None if numbers is None else np.array([numbers[file.parent] for file in chosen], np.int64)
     return Rows({preprocess.input: images}, known)
+
+
+def _decoded(
+    files: Sequence[Path], preprocess: ImagePreprocess, advance: Callable[[], None]
+) -> Iterator[NDArray[np.float32]]:
+    for file in files:
+        yield _picture(file, preprocess)
+        advance()
 
 
 def _picture(file: Path, preprocess: ImagePreprocess) -> NDArray[np.float32]:
@@ -198,8 +219,32 @@ def read_npz(path: Path) -> Rows:
         PenstockError: the file is missing, not an .npz, holds pickled objects or arrays of different lengths.
     """
     with _reading(path, ".npz file of plain arrays"), np.load(path, allow_pickle=False) as archive:
-        arrays = {name: np.asarray(archive[name]) for name in archive.files}
+        arrays = {name: _array(archive, name) for name in archive.files}
     return _checked(path, arrays)
+
+
+def _array(archive: Any, name: str) -> Any:
+    """An array of an .npz file; a large one goes to a spool without ever being whole in memory."""
+    entry = f"{name}.npy"
+    if entry not in archive.zip.namelist():
+        return np.asarray(archive[name])
+    with archive.zip.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(file)
+        if not shape or by_columns or dtype.hasobject or math.prod(shape) * dtype.itemsize < LEAST:
+            return np.asarray(archive[name])
+        return spooled(_parts(file, shape, dtype), shape[0], dtype, shape[1:])
+
+
+def _parts(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    row = math.prod(shape[1:]) * dtype.itemsize
+    for start in range(0, shape[0], _CHUNK):
+        count = min(_CHUNK, shape[0] - start)
+        data = file.read(count * row)
+        if len(data) < count * row:
+            raise EOFError("it ends before its last row")
+        yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
 
 
 @contextmanager

@@ -52,9 +52,10 @@ class Trials:
 
     def of(self, kept: Iterable[str]) -> Judgement:
         """The judgement of the graph with these nodes kept."""
-        name = json.dumps(sorted(kept))
+        nodes = sorted(kept)
+        name = json.dumps(nodes)
         if name not in self._known:
-            found = self._judge(self._lowering.graph(frozenset(kept)))
+            found = self._judge(self._lowering.graph(nodes))
             self._known[name] = (found.error, found.drop, found.failure)
             # What could not be run may be the machine's fault, and is tried again the next time.
             kept = {name: item for name, item in self._known.items() if isfinite(item[0])}

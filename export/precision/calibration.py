@@ -55,7 +55,7 @@ def check_method(method: str) -> None:
 
 
 def calibrate(graph: Any, tensors: Sequence[str], rows: Rows, method: str, least: int, work: Path) -> Scales:
-    """Run every row through a graph, and find the range of each tensor.
+    """Run every row through a graph, and find the range of each tensor; the graph's own outputs are never clipped.
 
     Args:
         graph: a float32 `onnx.ModelProto`; left as it is.
@@ -71,9 +71,9 @@ def calibrate(graph: Any, tensors: Sequence[str], rows: Rows, method: str, least
     check_method(method)
     data = digest(rows)
     found = _observed(graph, tensors, rows, data, least, work)
-    ranges = {}
+    ranges, answers = {}, {value.name for value in graph.graph.output}
     for name, seen in found.items():
-        clip = seen.threshold(method)
+        clip = seen.most if name in answers else seen.threshold(method)
         ranges[name] = (max(seen.low, -clip), min(seen.high, clip))
     return Scales(ranges, Calibration(method=method, samples=len(rows), digest=data, real=rows.real))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,6 @@ class Written:
                     assert got[name].dtype == array.dtype
 
 
-def _usual(signature: Signature) -> dict[str, int]:
-    return {name: dim.opt for name, dim in signature.dims.items()}
-
-
 def _anything(graph: Any) -> Judgement:
     """A judge that takes any graph."""
     return Judgement(0.0, None, None)
@@ -81,7 +77,8 @@ def source_of() -> Callable[..., Source]:
         ranges = {size: BATCH for tensor in tensors for size in tensor.shape if isinstance(size, str)}
         wanted = Signature(inputs=tensors, outputs=(), dims={**ranges, **dims})
         signature, call = probe.complete(module.eval(), wanted, keep)
-        return Source(module, call, signature, kind=kind)
+        samples = synthesize(signature, {name: dim.opt for name, dim in signature.dims.items()})
+        return Source(module, call, signature, samples, samples, kind)
 
     return make
 
@@ -95,10 +92,8 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         folder, work = tmp_path / f"written-{count}", tmp_path / f"work-{count}"
         folder.mkdir()
         work.mkdir()
-        samples = source.samples or synthesize(source.signature, _usual(source.signature))
-        lowered = replace(source, samples=samples, calibration=source.calibration or samples)
-        wish = Wish(precision, "auto", _anything, _anything, "anything", lambda line: None)
-        built = formats.export(format, lowered, Options(precision, wish=wish, **options), folder, work)
+        wish = Wish(precision, "auto", _anything, _anything, "anything", "anything", lambda line: None)
+        built = formats.export(format, source, Options(precision, wish=wish, **options), folder, work)
         return Written(source, built, folder)
 
     return make

@@ -21,6 +21,8 @@ from penstock.errors import GateError, PenstockError
 from penstock.export import formats, graph, pipeline
 from penstock.export.formats import onnx as onnx_format
 from penstock.export.pipeline import Request
+from penstock.export.precision import budget
+from penstock.receipt import Plan
 from penstock.runtimes.onnxruntime import OnnxRunner
 from penstock.signature import Dim
 
@@ -175,13 +177,35 @@ def test_a_wrong_score_does_not_hide_beside_a_large_number(
     assert export("Stamped", FLAT).receipt.verification.passed
 
 
-def test_int8_scores_that_are_all_zero_do_not_hide_beside_boxes_in_pixels(export: Export, tmp_path: Path) -> None:
+def test_int8_scores_that_would_all_be_zero_beside_boxes_in_pixels_stay_in_float32(
+    export: Export, tmp_path: Path
+) -> None:
     drawn = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", x=drawn)
+    asked = {"data": tmp_path / "rows.npz", "precisions": ("int8",), "min_agreement": 0.5, "calibration": "max"}
+    found = export("Detects", FLAT, **asked)
+    assert found.receipt.plan is not None
+    assert found.receipt.plan.kept
+    assert not found.receipt.plan.points[0].within
+    x = drawn[:8]
+    scores = answer(found, x=x)["output"][:, 2:]
+    with torch.inference_mode():
+        expected = made("Detects")(torch.from_numpy(x)).numpy()[:, 2:]
+    assert np.linalg.norm(scores - expected) < 0.5 * np.linalg.norm(expected)
+
+
+def test_a_graph_whose_small_columns_are_lost_is_stopped(
+    export: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=drawn)
+    monkeypatch.setattr(budget, "plan", lambda *_: Plan(lowered_operations=1.0))
     with pytest.raises(
         GateError, match=r"columns 2, 3 of axis 1, small .*relative L2 error 1 of their own.*limit of 0\.5"
     ):
-        export("Detects", FLAT, data=tmp_path / "rows.npz", precisions=("int8",), min_agreement=0.5)
+        export(
+            *("Detects", FLAT), data=tmp_path / "rows.npz", precisions=("int8",), min_agreement=0.5, calibration="max"
+        )
     assert nothing_published(tmp_path)
 
 

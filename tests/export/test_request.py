@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -138,11 +137,11 @@ def test_the_road_to_torchscript_is_what_the_words_say(words: list[str], road: s
     assert (request.road, request.checkpoint) == (road, Path("net.pth"))
 
 
-@pytest.mark.parametrize(("precision", "options_"), [("fp16", ["--opset", "17"]), ("int8", [])])
-def test_options_are_those_of_the_variant(precision: str, options_: list[str]) -> None:
-    request = asked(["--precision", precision, *options_, "net.pth"])
-    made: Any = request.options(precision)
-    assert (made.precision, made.road, made.opset) == (precision, "auto", 17 if options_ else None)
+def test_the_budget_and_the_calibration_are_what_the_words_say() -> None:
+    request = asked(["--int8", "--accuracy-drop", "0.5", "--calibration", "percentile=99.9", "net.pth"])
+    assert (request.precisions, request.accuracy_drop, request.calibration) == (("int8",), 0.5, "percentile=99.9")
+    assert round_trip(request, "onnx").accuracy_drop == 0.5
+    assert round_trip(request, "onnx").calibration == "percentile=99.9"
 
 
 def test_a_word_that_begins_with_a_dash_is_no_option_on_the_way_back() -> None:
