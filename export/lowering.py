@@ -26,6 +26,8 @@ Target = Literal["onnxruntime", "tensorrt"]
 AUTO = "auto"
 # What static scales are measured by where the user does not say.
 _METHODS = {"int8": "entropy", "fp8": "max"}
+# onnxruntime's CUDA provider pools no bf16: it refuses the graph (seen with 1.31 on an H100).
+_NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _SHOWN = 5
 
 
@@ -101,8 +103,9 @@ def _lowering(
 ) -> ForHalf | ForDynamic | ForOnnxruntime | ForTensorrt:
     least = signature.min_batch
     if precision in ("fp16", "bf16"):
+        without = _NO_BF16 if (precision, target) == ("bf16", "onnxruntime") else ()
         floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
-        return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work)
+        return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work, without)
     if method == dynamic.METHOD:
         return ForDynamic(source, work)
     if real is None:

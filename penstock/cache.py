@@ -16,9 +16,15 @@ from penstock.files import write_whole
 
 def folder() -> Path:
     """Where cached results lie."""
-    chosen = os.environ.get("PENSTOCK_CACHE")
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    return Path(chosen).expanduser() if chosen else Path(home) / "penstock"
+    chosen, home = os.environ.get("PENSTOCK_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if chosen:
+        return Path(_expanded(chosen))
+    return Path(home or _expanded("~/.cache")) / "penstock"
+
+
+def _expanded(path: str) -> str:
+    """The path with its ~ resolved, where that can be: pathlib raises for a user without a home."""
+    return os.path.expanduser(path)  # noqa: PTH111
 
 
 def key(*parts: str | bytes) -> str:

@@ -31,11 +31,29 @@ def images(part: str) -> tuple[Any, Any]:
     return np.repeat(scaled[:, None], 3, axis=1), labels.astype(np.int64)
 
 
-def train(name: str, x: Any, y: Any, test: tuple[Any, Any]) -> Any:
-    torch.manual_seed(SEED)
+def mobilenet_v2() -> nn.Module:
+    return small("mobilenet_v2")
+
+
+def mobilenet_v3_small() -> nn.Module:
+    return small("mobilenet_v3_small")
+
+
+def efficientnet_b0() -> nn.Module:
+    return small("efficientnet_b0")
+
+
+def small(name: str) -> Any:
+    """A network of torchvision's for ten classes and pictures of 32 pixels: its first layer keeps the resolution."""
     net = getattr(torchvision.models, name)(num_classes=10)
     first = next(module for module in net.modules() if isinstance(module, nn.Conv2d))
-    first.stride = (1, 1)  # the pictures are of 32 pixels, not of 224
+    first.stride = (1, 1)
+    return net
+
+
+def train(name: str, x: Any, y: Any, test: tuple[Any, Any]) -> Any:
+    torch.manual_seed(SEED)
+    net = small(name)
     net.to(memory_format=torch.channels_last)
     steps = EPOCHS * (len(x) // BATCH)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, nesterov=True)

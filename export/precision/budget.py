@@ -161,9 +161,10 @@ def _read(key: str) -> dict[str, Any]:
     """Judgements that were cached; a damaged file is none."""
     try:
         found = json.loads(cache.read(_KIND, key) or b"{}")
-        for name, item in found.items():
-            json.loads(name)
-            Judgement(*item)
-    except (ValueError, TypeError, AttributeError):
+        for name, (error, drop, failure) in found.items():
+            whole = isinstance(error, float) and isinstance(drop, float | None) and isinstance(failure, str | None)
+            if not whole or not isinstance(json.loads(name), list):
+                return {}
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
     return dict(found)

@@ -88,6 +88,17 @@ def digest(rows: Rows) -> str:
     return found.hexdigest()
 
 
+def floating(graph: Any) -> list[str]:
+    """The names of float32 tensors that the graph is given or computes, in its order."""
+    onnx = protos.onnx_package()
+    light, _ = protos.unloaded(graph)
+    inferred = onnx.shape_inference.infer_shapes(light).graph
+    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    named = [*(value.name for value in graph.graph.input), *(name for n in graph.graph.node for name in n.output)]
+    kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.graph.input})
+    return [name for name in dict.fromkeys(named) if kinds.get(name) == onnx.TensorProto.FLOAT]
+
+
 def largest(graph: Any, tensors: Sequence[str], inputs: Arrays, least: int, work: Path, what: str) -> dict[str, float]:
     """The largest magnitude of each tensor over rows; Inf where one is NaN or Inf.
 
@@ -185,8 +196,17 @@ def _each(
                 answer = dict(zip(inside, session.run(inside, feeds), strict=True)) if inside else {}
             except Exception as error:
                 raise PenstockError(f"calibration: the graph fails on sample {row}: {last_line(error)}") from None
-            yield row, {name: answer[name] if name in answer else feeds[name] for name in tensors}
+            made = {name: answer[name] if name in answer else feeds[name] for name in tensors}
+            yield row, {name: _real_rows(array, count - row, least) for name, array in made.items()}
             advance()
+
+
+def _real_rows(array: Any, left: int, least: int) -> Any:
+    """The rows of a tensor that are samples; where fewer than `least` were left they came over again.
+
+    A tensor that has no axis of rows is the same for all of them.
+    """
+    return array[:left] if left < least and array.ndim and len(array) == least else array
 
 
 def _packed(found: dict[str, Histogram]) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.export.precision.calibration import shapes
+from penstock.export.precision.calibration import floating, shapes
 from penstock.signature import Arrays
 
 _HEAVY = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
-_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ def costs(graph: Any, row: Arrays, least: int, work: Path) -> Costs:
     """
     heavy = [node for node in graph.graph.node if node.op_type in _HEAVY]
     held = {tensor.name: tuple(tensor.dims) for tensor in graph.graph.initializer}
-    wanted = {name for node in heavy for name in (*node.input, *node.output) if name and name not in held}
+    floats = set(floating(graph))
+    wanted = {name for node in heavy for name in (*node.input[:3], node.output[0]) if name in floats - held.keys()}
     made = {**held, **shapes(graph, sorted(wanted), row, least, work)}
     operations = {node.name: _operations(node, made) // least for node in heavy}
-    weights = {node.name: sum(int(np.prod(held[name])) for name in node.input if name in held) for node in heavy}
+    weights = {node.name: sum(int(np.prod(held[name])) for name in node.input[:4] if name in held) for node in heavy}
     return Costs(operations, weights)
 
 
@@ -55,11 +56,11 @@ def _operations(node: Any, made: dict[str, tuple[int, ...]]) -> int:
     first, second = (made.get(name, ()) for name in node.input[:2])
     if node.op_type == "ConvTranspose":
         return int(np.prod(first) * np.prod(second[1:]))
-    if node.op_type in _GATES:
+    if node.op_type in _RECURRENT:
         length, rows = first[:2]
         return int(length * rows * (np.prod(second) + np.prod(made[node.input[2]])))
     output = int(np.prod(made.get(node.output[0], (0,))))
     if node.op_type == "Conv":
         return output * int(np.prod(second[1:]))
     transposed = any(held.name == "transA" and held.i for held in node.attribute)
-    return output * int(first[-2] if transposed else first[-1])
+    return output * int(first[-2] if transposed else first[-1]) if first else 0

@@ -14,7 +14,7 @@ from penstock.arrays import take
 from penstock.datasets import Rows
 from penstock.errors import require
 from penstock.export import protos
-from penstock.export.precision.calibration import largest
+from penstock.export.precision.calibration import floating, largest
 from penstock.export.quiet import quiet
 
 # IEEE 754 binary16: the largest number, the smallest with all 11 bits, and what is rounded to zero.
@@ -61,10 +61,18 @@ class ForHalf:
         scalable: names of the inputs that may be larger than in the samples.
         least: the fewest rows that the graph takes.
         work: a folder for intermediate files.
+        without: types of operators that the runtime has no kernels for in this precision.
     """
 
     def __init__(
-        self, graph: Any, precision: str, rows: Rows, scalable: Collection[str], least: int, work: Path
+        self,
+        graph: Any,
+        precision: str,
+        rows: Rows,
+        scalable: Collection[str],
+        least: int,
+        work: Path,
+        without: Collection[str] = (),
     ) -> None:
         self._precision, self._path, self._graph = precision, work / "float32.onnx", graph
         require("onnx", "export", precision).save(self._graph, str(self._path))
@@ -73,6 +81,7 @@ class ForHalf:
         if precision == "fp16":
             self.headroom = tuple(_headroom(self._graph, rows, scalable, least, work))
             self.unsafe = frozenset(_unsafe(self._graph, {item.tensor for item in self.headroom}))
+        self.unsafe |= {node.name for node in graph.graph.node if node.op_type in without}
         self.nodes = [node for node in self._low(()) if node not in self.unsafe]
         self.record = None
 
@@ -94,7 +103,7 @@ class ForHalf:
 
 
 def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, work: Path) -> Iterator[Headroom]:
-    tensors = _computed(graph)
+    tensors = floating(graph)
     spread = np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))
     usual = largest(graph, tensors, take(rows.inputs, spread), least, work, "ranges on samples")
     few = take(rows.inputs, spread[:_SCALED_ROWS])
@@ -104,17 +113,6 @@ def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, wor
         item = Headroom(name, usual[name], scaled[name])
         if item.samples >= MOST / _MARGIN or item.scaled > MOST or 0 < item.samples < NORMAL:
             yield item
-
-
-def _computed(graph: Any) -> list[str]:
-    """The names of float32 tensors that the graph is given or computes, in its order."""
-    onnx = protos.onnx_package()
-    light, _ = protos.unloaded(graph)
-    inferred = onnx.shape_inference.infer_shapes(light).graph
-    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
-    named = [*(value.name for value in graph.graph.input), *(name for n in graph.graph.node for name in n.output)]
-    kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.graph.input})
-    return [name for name in dict.fromkeys(named) if kinds.get(name) == onnx.TensorProto.FLOAT]
 
 
 def _unsafe(graph: Any, tensors: Collection[str]) -> Iterator[str]:

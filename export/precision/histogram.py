@@ -17,7 +17,8 @@ _STEPS = 128
 _STRIDE = 8
 _PERCENTILE = 99.99
 _CLIPPED = 0.01
-_TINY = float(np.finfo(np.float32).tiny)
+# What is smaller counts as zero: no scale could hold it, and dividing by its power of two would overflow.
+_TINY = 2.0**-110
 
 
 @dataclass
@@ -51,10 +52,11 @@ class Histogram:
             self.zeros += values.size
             return
         self._widen(most)
+        magnitudes = np.abs(values, dtype=np.float32).ravel()
         # Dividing by a power of two is exact, so that a value's bin does not depend on rounding either.
-        places = (np.abs(values).ravel() * np.asarray(BINS / self.top, values.dtype)).astype(np.int32)
+        places = (magnitudes * np.float32(BINS / self.top)).astype(np.int32)
         found = np.bincount(places, minlength=BINS)
-        zeros = values.size - int(np.count_nonzero(values))
+        zeros = int(np.count_nonzero(magnitudes < _TINY))
         found[0] -= zeros
         self.zeros += zeros
         self.counts += found

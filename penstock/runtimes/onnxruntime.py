@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.errors import PenstockError, require
 from penstock.runtimes import BaseRunner, RejectedInput
 from penstock.signature import Arrays, Dim, Signature, Tensor
@@ -38,49 +36,25 @@ def unavailable(build: Mapping[str, Any]) -> str | None:
 
 
 class OnnxRunner(BaseRunner):
-    """One onnxruntime session; on a GPU its inputs and outputs are bound to buffers there, which are used again.
+    """One onnxruntime session."""
 
-    Args:
-        session: `onnxruntime.InferenceSession`.
-        signature: its contract.
-        gpu: the number of the GPU that it runs on, or None.
-    """
-
-    def __init__(self, session: Any, signature: Signature, gpu: int | None = None) -> None:
+    def __init__(self, session: Any, signature: Signature) -> None:
         super().__init__(signature)
-        self._session, self._gpu = session, gpu
+        self._session = session
         self._names = [tensor.name for tensor in signature.outputs]
-        self._held: dict[str, Any] = {}
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         if self._session is None:
             raise RuntimeError("the runner is closed")
         try:
-            found = self._session.run(self._names, feeds) if self._gpu is None else self._run_bound(feeds)
-            return dict(zip(self._names, found, strict=True))
+            return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
         except Exception as error:  # onnxruntime raises a class of its own for each status code
             if "alloc" in str(error) or "CUDA" in str(error):
                 raise
             raise RejectedInput(f"the model rejects these inputs: {_reason(error)}") from None
 
-    def _run_bound(self, feeds: Arrays) -> list[Any]:
-        onnxruntime = require("onnxruntime", "serve-gpu", "running on a GPU")
-        binding = self._session.io_binding()
-        for name, array in feeds.items():
-            plain, held = np.ascontiguousarray(array), self._held.get(name)
-            if held is not None and held.shape() == list(plain.shape):
-                held.update_inplace(plain)
-            else:
-                self._held[name] = held = onnxruntime.OrtValue.ortvalue_from_numpy(plain, "cuda", self._gpu)
-            binding.bind_ortvalue_input(name, held)
-        for name in self._names:
-            binding.bind_output(name, "cuda", self._gpu)
-        self._session.run_with_iobinding(binding)
-        return list(binding.copy_outputs_to_cpu())
-
     def close(self) -> None:
         self._session = None
-        self._held.clear()
 
 
 def load(
@@ -92,8 +66,7 @@ def load(
     wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
     if has != wants:
         raise PenstockError(f"{path}: inputs and outputs are {has}, but its signature says {wants}")
-    gpu = int(device.partition(":")[2] or 0) if device.startswith("cuda") else None
-    return OnnxRunner(session, signature, gpu)
+    return OnnxRunner(session, signature)
 
 
 def read_signature(path: Path) -> Signature:
@@ -136,7 +109,9 @@ def _reason(error: Exception) -> str:
 def _session(path: Path, device: str, threads: int | None, precision: str = "fp32") -> Any:
     onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised, and said once by whoever asked
+    # What goes wrong is raised, and said once by whoever asked.
+    options.log_severity_level = 4
+    onnxruntime.set_default_logger_severity(4)
     if threads is not None:
         options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

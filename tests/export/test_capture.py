@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor as T
 from torch import nn
+from torch._decomp import global_decomposition_table
 
 from penstock.errors import PenstockError
 from penstock.export import capture
@@ -264,3 +266,92 @@ def test_a_recurrent_layer_is_a_loop_of_any_length_also_after_it_has_run_and_the
         for length in (1, 7, 9):
             x = torch.randn(3, length, 3)
             torch.testing.assert_close(program(x), module(x))
+
+
+# --- Recurrent layers as ONNX's own operators -------------------------------------------------------------------------
+
+
+WIDTH = 48  # weights this large are not folded by onnxscript of its own accord
+
+
+class Layered(nn.Module):
+    """A recurrent layer of two layers and both directions, with all that it answers, rows first everywhere."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.layer = kind(3, WIDTH, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: T, *given: T) -> tuple[T, ...]:
+        """`given`: the initial states, and of an LSTM the initial cells."""
+        states = tuple(state.transpose(0, 1) for state in given)
+        answer, last = self.layer(x, (states if len(states) == 2 else states[0]) if states else None)
+        return answer, *(state.transpose(0, 1) for state in (last if isinstance(last, tuple) else (last,)))
+
+
+def of_layer(kind: type[nn.Module], *, given: bool) -> Signature:
+    """The signature of `Layered`, with initial states or without."""
+    states = ("h", "c") if kind is nn.LSTM else ("h",)
+    return signature(
+        ("x:float32[batch,seq,3]", *(f"{name}:float32[batch,4,{WIDTH}]" for name in states if given)),
+        (f"y:float32[batch,seq,{2 * WIDTH}]", *(f"last_{name}:float32[batch,4,{WIDTH}]" for name in states)),
+        batch=BATCH,
+        seq=Dim(min=1, opt=5, max=12),
+    )
+
+
+def recurrent_state() -> list[Any]:
+    """What torch knows of recurrent layers in this process, and capture changes while it works."""
+    layers = [getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
+    return [*(dict(layer.py_kernels) for layer in layers), *map(dict, global_decomposition_table.values())]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["from zeros", "from given states"])
+@pytest.mark.parametrize(("kind", "operator"), [(nn.LSTM, "LSTM"), (nn.GRU, "GRU")])
+def test_a_recurrent_layer_is_onnxs_own_operator_with_constant_weights_and_takes_any_length(
+    kind: type[nn.Module], operator: str, given: bool
+) -> None:
+    torch.manual_seed(0)
+    module, declared = Layered(kind).eval(), of_layer(kind, given=given)
+    model = captured(module, declared)
+    layers = [node for node in model.graph.node if node.op_type == operator]
+    assert len(layers) == 2
+    weights = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
+    gates = {"LSTM": 4, "GRU": 3}[operator] * WIDTH
+    for node, width in zip(layers, (3, 2 * WIDTH), strict=True):
+        shapes = [weights[name] for name in node.input[1:4]]  # a KeyError: computed in the graph, no initializer
+        assert shapes == [[2, gates, width], [2, gates, WIDTH], [2, 2 * gates]]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for rows, length in ((1, 1), (3, 12), (2, 5), (9, 7)):
+        sizes = {"x": (rows, length, 3), "h": (rows, 4, WIDTH), "c": (rows, 4, WIDTH)}
+        feeds = {tensor.name: torch.randn(sizes[tensor.name]) for tensor in declared.inputs}
+        with torch.inference_mode():
+            expected = module(*feeds.values())
+        answers = session.run(None, {name: value.numpy() for name, value in feeds.items()})
+        for found, wanted in zip(answers, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_captured_recurrent_layer_runs_in_torch_at_any_length(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    module = Layered(kind).eval()
+    program = capture.program(module, of_layer(kind, given=True)).module()
+    states = 2 if kind is nn.LSTM else 1
+    for length in (1, 5, 12):
+        feeds = [torch.randn(3, length, 3), *(torch.randn(3, 4, WIDTH) for _ in range(states))]
+        for found, wanted in zip(program(*feeds), module(*feeds), strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_torch_knows_of_recurrent_layers_what_it_did_also_after_a_capture_that_failed() -> None:
+    before = recurrent_state()
+    captured(Layered(nn.GRU).eval(), of_layer(nn.GRU, given=False))
+    assert recurrent_state() == before
+    with pytest.raises(PenstockError):
+        captured(Branching(), DENSE)
+    assert recurrent_state() == before
+    # What was left behind would show here: answers of the right shapes, and of no meaning.
+    layer, x = nn.LSTM(3, 4, batch_first=True).eval(), torch.randn(2, 5, 3)
+    exported = torch.export.export(layer, (x,)).run_decompositions()
+    torch.testing.assert_close(exported.module()(x)[0], layer(x)[0])

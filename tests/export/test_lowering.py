@@ -1,9 +1,10 @@
-"""Lowering: the way of finding scales fits the net and the runtime, and no more stays in float32 than the judge asks."""
+"""Lowering: scales are found in the way that fits net and runtime, and no more is kept in float32 than need be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class Net:
         expected = run(self.graph, self.rows.inputs)
         return float(np.linalg.norm(run(graph, self.rows.inputs) - expected) / np.linalg.norm(expected))
 
-    def judge(self, limit: float) -> Callable[[Any], Judgement]:
+    def judge(self, limit: float, runnable: Callable[[Any], Any] = lambda graph: graph) -> Callable[[Any], Judgement]:
         def judged(graph: Any) -> Judgement:
-            error = self.off(graph)
+            error = self.off(runnable(graph))
             return Judgement(error, None, None if error <= limit else f"error {error:.2e} over {limit}")
 
         return judged
@@ -67,7 +68,15 @@ class Net:
         real: bool = True,
     ) -> Lowered:
         judge = self.judge(limit)
-        wish = Wish(precision, method, judge, judge, f"an error of {limit}", self.said.append)
+        wish = Wish(
+            precision,
+            method,
+            judge=judge,
+            quick=judge,
+            budget=f"an error of {limit}",
+            ranking="an error",
+            say=self.said.append,
+        )
         return lower(self.graph, self.signature, self.rows, self.rows if real else None, wish, target, work)
 
 
@@ -232,7 +241,8 @@ def test_the_curve_is_said_line_by_line(tmp_path: Path) -> None:
         f"  0 kept in float32: error {whole.error:.2e}, 100% of multiply-adds and 0.00 M weights lowered, over it"
     )
     assert curve[1] == (
-        f"  1 kept in float32: error {one.error:.2e}, 43% of multiply-adds and 0.00 M weights lowered, within the budget"
+        f"  1 kept in float32: error {one.error:.2e}, 43% of multiply-adds and 0.00 M weights lowered, "
+        "within the budget"
     )
     assert [line.split()[0] for line in curve] == sorted({str(len(point.kept)) for point in found.plan.points})
     assert last == "kept in float32: second"
@@ -248,7 +258,7 @@ def test_static_int8_keeps_what_the_judge_refuses_too(tmp_path: Path) -> None:
     made = fragile()
     found = made.lowered("int8", tmp_path, method="max", limit=0.05)
     assert "second" in found.plan.kept
-    assert 0 < found.notes["lowered_nodes"]
+    assert found.notes["lowered_nodes"] > 0
     assert 0 < made.off(found.graph) <= 0.05
     onnx.checker.check_model(found.graph, full_check=True)
 
@@ -257,7 +267,8 @@ def test_static_int8_keeps_what_the_judge_refuses_too(tmp_path: Path) -> None:
 def test_the_same_inputs_give_the_same_bytes_twice_also_where_nothing_is_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    made, digests = [], []
+    made: list[Net] = []
+    digests = []
     for turn in ("one", "two", "two"):
         monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / turn))
         work = tmp_path / f"work-{len(made)}"
@@ -310,7 +321,7 @@ def test_of_many_tensors_out_of_range_five_are_said_and_all_are_noted(tmp_path: 
     chain = ["h", *(f"t{place}" for place in range(8))]
     nodes = [
         node("Mul", ["x", "up"], ["h"], name="raise"),
-        *(node("Abs", [one], [other], name=f"size of {one}") for one, other in zip(chain, chain[1:], strict=False)),
+        *(node("Abs", [one], [other], name=f"size of {one}") for one, other in pairwise(chain)),
         node("Mul", [chain[-1], "down"], ["y"], name="lower"),
     ]
     made = net(nodes, {"up": 1e5, "down": 1e-5}, drawn(2, 32, 8), (8,))
@@ -334,7 +345,8 @@ def test_indices_and_inputs_with_ranges_are_not_scaled_up(tmp_path: Path) -> Non
 
 def test_bf16_has_nothing_of_that_to_say(tmp_path: Path) -> None:
     made = far()
-    wish = Wish("bf16", "auto", *[lambda graph: made.judge(1.0)(emulation.emulated(graph))] * 2, "1", made.said.append)
+    judge = made.judge(1.0, emulation.emulated)
+    wish = Wish("bf16", "auto", judge=judge, quick=judge, budget="any", ranking="an error", say=made.said.append)
     found = lower(made.graph, made.signature, made.rows, None, wish, "onnxruntime", tmp_path)
     assert "headroom" not in found.notes
     assert found.plan.kept == ()

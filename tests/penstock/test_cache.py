@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def cut(data: bytes, places: list[int]) -> tuple[bytes, ...]:
     bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return tuple(data[start:end] for start, end in zip(bounds[:-1], bounds[1:], strict=True))
+    return tuple(data[start:end] for start, end in pairwise(bounds))
 
 
 PLACES = st.lists(st.integers(0, 30), max_size=4)

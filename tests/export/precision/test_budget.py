@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, count
+from itertools import combinations, count, permutations
 from pathlib import Path
 from random import Random
 
@@ -295,7 +295,7 @@ def test_an_interrupted_ranking_goes_on_where_it_stopped_and_says_so(calls: int)
 def test_a_search_that_was_finished_is_not_made_again() -> None:
     key = fresh()
     expected = planned(Judge(LOSSES, BUDGET), key=key)
-    judge, quick = Judge({name: math.nan for name in LOSSES}, most=0), Judge(LOSSES, most=0)
+    judge, quick = Judge(dict.fromkeys(LOSSES, math.nan), most=0), Judge(LOSSES, most=0)
     assert planned(judge, quick, key) == expected
 
 
@@ -356,8 +356,10 @@ def test_what_could_not_be_run_is_tried_again_the_next_time_and_no_sooner(error:
 def test_the_order_in_which_nodes_are_named_makes_no_other_trial() -> None:
     lowering, judge = Nodes(LOSSES), Judge(LOSSES)
     trials = Trials(lowering, judge, fresh())
-    assert trials.of(("node3", "node1")) == trials.of(["node1", "node3"]) == trials.of({"node3", "node1"})
-    assert len(judge.asked) == 1
+    for order in permutations(["node1", "node3", "node4", "node8"]):
+        for kept in (order, frozenset(order), iter(order)):
+            assert trials.of(kept).error == judge.error(order)
+    assert judge.asked == [frozenset(["node1", "node3", "node4", "node8"])]
 
 
 def test_a_judgement_is_read_as_it_was_written() -> None:
