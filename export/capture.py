@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
-from torch._decomp import global_decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from penstock.errors import PenstockError, require
 from penstock.export import graph as graphs
+from penstock.export import recurrent
 from penstock.export.diagnosis import diagnose
 from penstock.export.opsets import at_opset
 from penstock.export.quiet import quiet
@@ -53,7 +51,7 @@ def program(module: nn.Module, signature: Signature) -> Any:
     errors: list[Exception] = []
     for strict in (False, True):
         try:
-            with quiet(), torch.no_grad(), _recurrent():
+            with quiet(), torch.no_grad(), recurrent.whole():
                 captured = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
             break
         except Exception as error:  # the module's own code and two tracers run here
@@ -64,50 +62,6 @@ def program(module: nn.Module, signature: Signature) -> Any:
             "tracing)"
         ) from None
     return captured
-
-
-@contextmanager
-def _recurrent() -> Iterator[None]:
-    """Have recurrent layers captured whole, by their shapes alone: taken apart, they fix the length of the example."""
-    with ExitStack() as stack:
-        _keep_layers_whole(stack)
-        yield
-
-
-def _keep_layers_whole(stack: ExitStack) -> None:
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    for name, kernel in _LAYERS.items():
-        layer = getattr(torch.ops.aten, name).input
-        # One table is asked while a module is captured, the other while its program is decomposed.
-        tables: list[tuple[Any, Any]] = [(layer.py_kernels, composite), (_DECOMPOSED, layer)]
-        for table, key in tables:
-            stack.callback(_put, table, key, table.get(key))
-            table[key] = kernel
-        layer._dispatch_cache.clear()  # torch keeps the kernel that it found first
-        stack.callback(layer._dispatch_cache.clear)
-
-
-def _put(table: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is None:
-        table.pop(key, None)
-    else:
-        table[key] = value
-
-
-def _states(source: Any, state: Any, *rest: Any) -> tuple[Any, Any]:
-    """What a GRU or a plain recurrent layer answers, in shapes: the upper states of all steps, and the last of each."""
-    bidirectional = rest[-2]
-    width = state.shape[2] * (2 if bidirectional else 1)
-    return source.new_empty((*source.shape[:2], width)), state.new_empty(state.shape)
-
-
-def _states_and_cells(source: Any, states: Any, *rest: Any) -> tuple[Any, Any, Any]:
-    """What an LSTM answers, in shapes: those, and the last cells."""
-    return (*_states(source, states[0], *rest), states[1].new_empty(states[1].shape))
-
-
-_DECOMPOSED = global_decomposition_table["post_autograd"]
-_LAYERS = {"lstm": _states_and_cells, "gru": _states, "rnn_tanh": _states, "rnn_relu": _states}
 
 
 def _shapes(module: nn.Module, signature: Signature) -> tuple[Any, ...]:
@@ -151,8 +105,9 @@ def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[
     """
     require("onnx", "export", "writing ONNX")
     require("onnxscript", "export", "writing ONNX")
+    recurrent.check(captured)
     try:
-        with quiet(), _recurrent():
+        with quiet(), recurrent.whole():
             written = torch.onnx.export(
                 captured,
                 dynamo=True,
@@ -161,6 +116,7 @@ def onnx_graph(captured: Any, module: nn.Module, signature: Signature) -> tuple[
                 input_names=[tensor.name for tensor in signature.inputs],
                 output_names=[tensor.name for tensor in signature.outputs],
                 optimize=False,  # see `_folded`
+                custom_translation_table=recurrent.translations(),
                 verbose=False,
             )
             assert written is not None
@@ -181,7 +137,7 @@ def _folded(model: Any, signature: Signature) -> None:
     common = require("onnx_ir.passes.common", "export", "writing ONNX")
     common.InlinePass()(model)
     optimizer.fold_constants(model)
-    arranged = _arranged_weights(model.graph)
+    arranged = recurrent.arranging(model.graph)
     optimizer.fold_constants(model, should_fold=lambda node: node in arranged or None)
     for step in (
         common.RemoveUnusedNodesPass(),
@@ -197,20 +153,6 @@ def _folded(model: Any, signature: Signature) -> None:
         for value, tensor in zip(values, tensors, strict=False):
             value.name = tensor.name
     common.NameFixPass()(model)
-
-
-def _arranged_weights(graph: Any) -> set[Any]:
-    """The nodes that put a recurrent layer's weights into ONNX's order: quantizers want to find them done."""
-    found: set[Any] = set()
-    for layer in graph:
-        if layer.op_type in ("LSTM", "GRU", "RNN"):
-            left = [value for value in layer.inputs[1:4] if value is not None]
-            while left:
-                node = left.pop().producer()
-                if node is not None and node not in found:
-                    found.add(node)
-                    left += [value for value in node.inputs if value is not None]
-    return found
 
 
 def onnx_of_script(module: nn.Module, signature: Signature) -> tuple[Any, str | None]:

@@ -238,6 +238,12 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
         raise PenstockError(f"{variant}: cannot be written: {first_line(error)}") from error
 
 
+def _judged_on(built: Built, precision: str) -> str:
+    """Where the gate runs a variant: half precision where its kernels are; onnxruntime's CPU computes it in float32."""
+    half = built.runtime == "onnxruntime" and precision in ("fp16", "bf16")
+    return choice.device() if half else "cpu"
+
+
 def _timed(
     job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say
 ) -> dict[str, tuple[float, ...]]:
@@ -266,6 +272,6 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verificati
         job.terms.budget(precision),
         precision,
         engine_run=here,
-        device="cuda:0" if here and built.build.get("needs") == "cuda" else "cpu",
+        device=_judged_on(built, precision) if here else "cpu",
         max_error=job.request.max_error,
     )

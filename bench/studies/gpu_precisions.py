@@ -101,15 +101,12 @@ def main(output: Path) -> None:
         ],
     }
     (output / "gpu_precisions.json").write_text(json.dumps(found))
-    print(
-        f"{found['gpu']}, torch {found['torch']}, onnxruntime {found['onnxruntime']}; ResNet-50, 224 x 224, copies included"
-    )
+    print(", ".join(f"{key} {found[key]}" for key in ("gpu", "torch", "onnxruntime")), "ResNet-50, copies included")
     for (name, batch), cell in cells.items():
         middle, low, high = cell.speedup(cells["fp32", batch])
         median = 1e3 * (cell.percentile(50.0) or 0)
-        print(
-            f"{name:20} {batch:4} {median:9.3f} ms {cell.rows_per_second:9.0f}/s {middle:5.2f} ({low:.2f} to {high:.2f})"
-        )
+        speed = f"{middle:5.2f} ({low:.2f} to {high:.2f})"
+        print(f"{name:18} batch {batch:3} {median:9.3f} ms {cell.rows_per_second:8.0f}/s  {speed} times fp32")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from penstock.arrays import take
 from penstock.datasets import Rows
-from penstock.errors import require
+from penstock.errors import PenstockError, first_line, require
 from penstock.export import protos
 from penstock.export.precision.calibration import floating, largest
 from penstock.export.quiet import quiet
@@ -21,7 +22,7 @@ from penstock.export.quiet import quiet
 MOST, NORMAL, ZERO = 65504.0, 2.0**-14, 2.0**-25
 # On samples a tensor may come this near to the end of the range; on inputs scaled up, up to the end itself.
 _MARGIN, _SCALED = 4.0, 10.0
-_ROWS, _SCALED_ROWS = 256, 8
+_ROWS, _SCALED_ROWS = 256, 32
 # Nodes that compute nothing: they go along with their neighbours, and no error is theirs.
 MOVERS = frozenset(
     (
@@ -88,25 +89,37 @@ class ForHalf:
     def graph(self, kept: Collection[str]) -> Any:
         """The graph with all of `nodes` lowered but those `kept` in float32."""
         autocast = require("modelopt.onnx.autocast", "export", self._precision)
-        with quiet():
+        outside = _with_movers(self._graph, {*kept, *self.unsafe})
+        with quiet(), _refusing(self._precision):
             return autocast.convert_to_mixed_precision(
                 str(self._path),
                 low_precision_type=self._precision,
                 keep_io_types=True,
                 # Its own look at ranges holds every tensor of every sample at once; ours came before.
                 data_max=np.inf,
-                nodes_to_exclude=[f"{re.escape(name)}$" for name in sorted({*kept, *self.unsafe})],
+                nodes_to_exclude=[f"{re.escape(name)}$" for name in sorted(outside)],
             )
 
     def _low(self, kept: Collection[str]) -> list[str]:
         return [node.name for node in self._graph.graph.node if node.op_type not in MOVERS and node.name not in kept]
 
 
+@contextmanager
+def _refusing(precision: str) -> Iterator[None]:
+    """Turn what ModelOpt fails with into one sentence; it knows no nodes inside others that read float32 outside."""
+    try:
+        yield
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise PenstockError(f"ModelOpt cannot lower the model to {precision}: {first_line(error)}") from error
+
+
 def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, work: Path) -> Iterator[Headroom]:
     tensors = floating(graph)
     spread = np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))
     usual = largest(graph, tensors, take(rows.inputs, spread), least, work, "ranges on samples")
-    few = take(rows.inputs, spread[:_SCALED_ROWS])
+    few = take(rows.inputs, spread[np.unique(np.linspace(0, len(spread) - 1, _SCALED_ROWS).astype(int))])
     few = {name: (array * _SCALED).astype(array.dtype) if name in scalable else array for name, array in few.items()}
     scaled = largest(graph, tensors, few, least, work, "ranges on larger inputs") if scalable else usual
     for name in tensors:
@@ -116,18 +129,37 @@ def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, wor
 
 
 def _unsafe(graph: Any, tensors: Collection[str]) -> Iterator[str]:
-    """The names of nodes that take or give one of the tensors, or a constant that fp16 takes for 0 or for infinite."""
+    """The names of nodes that take or give one of the tensors, or a constant that fp16 takes for 0 or for infinite.
+
+    What a constant so small is added to may be as small, and goes on in float32 for one node more: a division by it.
+    """
     to_array = protos.onnx_package().numpy_helper.to_array
-    lost = set(tensors)
+    large, small = set(tensors), set[str]()
     constants = [(tensor.name, tensor) for tensor in graph.graph.initializer]
     for node in graph.graph.node:
         if node.op_type == "Constant":
             constants += [(node.output[0], held.t) for held in node.attribute if held.HasField("t")]
     for name, tensor in constants:
         if tensor.data_type == 1 and np.prod(tensor.dims):
-            magnitudes = np.abs(to_array(tensor))
-            if magnitudes.max() > MOST or 0 < magnitudes.max() <= ZERO:
-                lost.add(name)
+            most = np.abs(to_array(tensor)).max()
+            if most > MOST:
+                large.add(name)
+            elif 0 < most <= ZERO:
+                small.add(name)
     for node in graph.graph.node:
-        if lost & {*node.input, *node.output}:
+        if small & set(node.input):
+            large.update(node.output)
+    for node in graph.graph.node:
+        if (large | small) & {*node.input, *node.output}:
             yield node.name
+
+
+def _with_movers(graph: Any, kept: Collection[str]) -> set[str]:
+    """The nodes, and those that only move what they make: else that would be rounded on the way."""
+    found = set(kept)
+    made = {name for node in graph.graph.node if node.name in found for name in node.output}
+    for node in graph.graph.node:
+        if node.op_type in MOVERS and made & set(node.input):
+            found.add(node.name)
+            made.update(node.output)
+    return found

@@ -44,6 +44,10 @@ class ForOnnxruntime:
         with quiet():
             shapes.quant_pre_process(str(paths[0]), str(paths[1]), skip_optimization=True, skip_symbolic_shape=True)
         self._model = onnx.load(str(paths[1]))
+        # The quantizer gives an answer that also goes through a clip the clip's range: such clips stay as they are.
+        ends = {value.name for value in self._model.graph.output}
+        nodes = self._model.graph.node
+        self._left = {node.name for node in nodes if node.op_type in _CLIPS and node.input[0] in ends}
         floats = _float_tensors(self._model)
         trial = self._quantizer(dict.fromkeys(floats, (-1.0, 1.0)), ())
         self.nodes = qdq.lowered_nodes(trial.model.model)
@@ -51,8 +55,8 @@ class ForOnnxruntime:
             raise PenstockError("int8 finds no operator here that it can lower; export it as fp16 or fp32")
         # Every end of a node that may be lowered: which of them gets a scale hangs on what else is.
         able = [node for node in self._model.graph.node if trial.should_quantize_node(node)]
-        ends = {name for node in able for name in (*node.input, *node.output) if name in floats}
-        seen = {name: _seen_as(self._model, name) for name in ends}
+        wanted = {name for node in able for name in (*node.input, *node.output) if name in floats}
+        seen = {name: _seen_as(self._model, name) for name in wanted}
         scales = calibrate(self._model, sorted(set(seen.values())), rows, method, least, work)
         self._ranges = {name: scales.ranges[source] for name, source in seen.items()}
         self.record = scales.record
@@ -81,7 +85,7 @@ class ForOnnxruntime:
                 activation_qType=quantization.QuantType.QUInt8,
                 tensors_range=calibrate_.TensorsData(quantization.CalibrationMethod.MinMax, data),
                 nodes_to_quantize=[],
-                nodes_to_exclude=sorted(kept),
+                nodes_to_exclude=sorted({*kept, *self._left}),
                 op_types_to_quantize=sorted({*registry.QLinearOpsRegistry, *registry.QDQRegistry}),
                 extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
             )

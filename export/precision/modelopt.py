@@ -14,13 +14,13 @@ def place(graph: str, rows: str, output: str, precision: str) -> None:
 
     Args:
         graph: path of a float32 ONNX file.
-        rows: path of an .npz file with as many rows for each input, by name, as the engine mostly gets.
+        rows: path of an .npz file with as many rows for each input, `input:NAME`, as the engine mostly gets.
         output: path to write.
         precision: `int8` or `fp8`.
     """
     modelopt = require("modelopt.onnx.quantization", "export", f"{precision} for TensorRT")
     with np.load(rows, allow_pickle=False) as archive:
-        few = {name: archive[name] for name in archive.files}
+        few = {name.removeprefix("input:"): archive[name] for name in archive.files}
     modelopt.quantize(
         graph,
         quantize_mode=precision,

@@ -54,8 +54,10 @@ def rescale(model: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     pairs = [node for node in model.graph.node if node.op_type == _QUANTIZE and node.input[0] not in weights]
     most = {node.input[0]: max(map(abs, ranges[node.input[0]])) for node in pairs}
-    for group in _met(model, most):
-        most.update(dict.fromkeys(group, max(most[name] for name in group)))
+    groups = list(_met(model, most))
+    for _ in groups:  # one may join two others
+        for group in groups:
+            most.update(dict.fromkeys(group, max(most[name] for name in group)))
     scales: dict[str, float] = {}
     for node in pairs:
         kind = onnx.TensorProto.DataType.Name(weights[node.input[2]].data_type)
@@ -75,7 +77,7 @@ def _rescale_weights(model: Any, weights: Mapping[str, Any]) -> None:
             held, scale = helper.to_array(weights[node.input[0]]), weights[node.input[1]]
             axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
             others = tuple(place for place in range(held.ndim) if place != axis % held.ndim)
-            most = np.abs(held).max(axis=others if len(scale.dims) else None).astype(np.float32)
+            most = np.abs(held).max(axis=others if np.prod(scale.dims) > 1 else None).astype(np.float32)
             most = np.maximum(most, np.finfo(np.float32).tiny * _MOST["FLOAT8E4M3FN"])
             scale.CopyFrom(helper.from_array((most / _MOST["FLOAT8E4M3FN"]).reshape(scale.dims), scale.name))
 
@@ -116,7 +118,7 @@ def _drop_unused(graph: Any) -> None:
     """Take away pairs that nothing reads, and their scales."""
     ends = {value.name for value in graph.output}
     while True:
-        read = {name for node in graph.node for name in node.input} | ends
+        read = {name for inner in protos.graphs_in(graph) for node in inner.node for name in node.input} | ends
         idle = [
             place
             for place, node in enumerate(graph.node)

@@ -40,7 +40,7 @@ class ForTensorrt:
         model, drawn, placed = (work / name for name in ("float32.onnx", "rows.npz", "placed.onnx"))
         onnx.save(graph, str(model))
         few = take(rows.inputs, np.arange(usual) % len(rows))
-        np.savez(drawn, **few)
+        np.savez(drawn, **{f"input:{name}": array for name, array in few.items()})  # an input may be named file
         _place(model, drawn, placed, precision)
         self._model = onnx.load(str(placed))
         self.nodes = qdq.lowered_nodes(self._model)
