@@ -25,7 +25,7 @@ from penstock.signature import Signature
 Target = Literal["onnxruntime", "tensorrt"]
 AUTO = "auto"
 # What static scales are measured by where the user does not say.
-_METHODS = {"int8": "entropy", "fp8": "max"}
+_METHODS = {("int8", "onnxruntime"): "max", ("int8", "tensorrt"): "entropy", ("fp8", "tensorrt"): "max"}
 # onnxruntime's CUDA provider pools no bf16: it refuses the graph (seen with 1.31 on an H100).
 _NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
 _SHOWN = 5
@@ -134,7 +134,7 @@ def _method(wish: Wish, target: Target, source: Any, counted: Costs) -> str:
         convolutions = [node.name for node in source.graph.node if node.op_type.startswith("Conv")]
         if dynamic.products(source) and counted.share(convolutions) < 0.5:
             return dynamic.METHOD
-    return _METHODS.get(wish.precision, "")
+    return _METHODS.get((wish.precision, target), "")
 
 
 def _key(source: Any, precision: str, target: Target, method: str, samples: Rows, real: Rows | None) -> str:

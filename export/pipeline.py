@@ -175,7 +175,8 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
             ) from None
     elif origin.calibration is None and not request.random_data:
         for name, precision in request.variants:
-            if precision == "fp8" or (precision == "int8" and name == "trt"):
+            static = name == "trt" or request.calibration not in (lowering.AUTO, dynamic.METHOD)
+            if precision == "fp8" or (precision == "int8" and static):
                 raise PenstockError(lowering.needs_samples(precision))
 
 

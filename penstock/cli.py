@@ -246,7 +246,8 @@ def export(
         str,
         typer.Option(
             help="Scales of int8 and fp8: entropy, max, percentile, percentile=99.9, or dynamic (int8 by onnxruntime, "
-            "measured in each run); default: dynamic for transformers and LSTMs there, else entropy, for fp8 max."
+            "measured in each run); default: dynamic for transformers and LSTMs there, else max; for TensorRT entropy, "
+            "and max for fp8."
         ),
     ] = "auto",
     accuracy_drop: Annotated[

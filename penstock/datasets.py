@@ -25,6 +25,7 @@ from penstock.spool import LEAST, pick, spooled
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 # Rows read at a time.
 _CHUNK = 16
+_MAGIC = np.lib.format.MAGIC_PREFIX
 Part = Literal["train", "val", "test"]
 
 
@@ -228,6 +229,9 @@ def _array(archive: Any, name: str) -> Any:
     entry = f"{name}.npy"
     if entry not in archive.zip.namelist():
         return np.asarray(archive[name])
+    with archive.zip.open(entry) as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return np.asarray(archive[name])
     with archive.zip.open(entry) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -262,7 +262,10 @@ EXPORTS: dict[str, Case] = {
     "a text file": (["notes.txt"], ["notes.txt", "not a PyTorch checkpoint"]),
     "pickled code": (["evil.pth"], ["evil.pth", "needs pickled code", "mkdir"]),
     "an unknown format": (["--format", "gguf", "best.pth"], ["--format 'gguf'", "onnx, pt2, torchscript, trt"]),
-    "an unknown precision": (["--precision", "fp12", "best.pth"], ["--precision 'fp12'", "fp32, fp16, int8"]),
+    "an unknown precision": (
+        ["--precision", "fp12", "best.pth"],
+        ["--precision 'fp12'", "fp32, fp16, bf16, int8, fp8"],
+    ),
     "two precisions for one variant": (["--fp16", "--int8", "best.pth"], ["--fp16 and --int8"]),
     "a batch that is no number": (["--batch", "eight", "best.pth"], ["--batch 'eight'", "whole number"]),
     "a bad input": (
@@ -311,7 +314,7 @@ MORE_EXPORTS: dict[str, Case] = {
     "no precision": (["--precision", "", "best.pth"], ["--precision ''", "must name at least one"]),
     "an error without end": (["--max-error", "inf", "best.pth"], ["--max-error", "finite"]),
     "int8 without samples": (
-        ["--int8", "--model", "./net.py:Net", "--input", "x:float32[batch,4]", "bare.pth"],
+        ["--int8", "--calibration", "max", "--model", "./net.py:Net", "--input", "x:float32[batch,4]", "bare.pth"],
         ["--precision int8 needs real samples", "--data FILE.npz"],
     ),
     "a range of no dimension": (["--dim", "seq=1,8,64", "best.pth"], ["--dim seq", "those are batch"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,9 @@ class ForHalf:
         self.headroom: tuple[Headroom, ...] = ()
         self.unsafe: frozenset[str] = frozenset()
         if precision == "fp16":
-            self.headroom = tuple(_headroom(self._graph, rows, scalable, least, work))
-            self.unsafe = frozenset(_unsafe(self._graph, {item.tensor for item in self.headroom}))
+            tensors = floating(graph)
+            self.headroom = tuple(_headroom(graph, tensors, rows, scalable, least, work))
+            self.unsafe = frozenset(_unsafe(graph, tensors, {item.tensor for item in self.headroom}))
         self.unsafe |= {node.name for node in graph.graph.node if node.op_type in without}
         self.nodes = [node for node in self._low(()) if node not in self.unsafe]
         self.record = None
@@ -115,8 +116,9 @@ def _refusing(precision: str) -> Iterator[None]:
         raise PenstockError(f"ModelOpt cannot lower the model to {precision}: {first_line(error)}") from error
 
 
-def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, work: Path) -> Iterator[Headroom]:
-    tensors = floating(graph)
+def _headroom(
+    graph: Any, tensors: Sequence[str], rows: Rows, scalable: Collection[str], least: int, work: Path
+) -> Iterator[Headroom]:
     spread = np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))
     usual = largest(graph, tensors, take(rows.inputs, spread), least, work, "ranges on samples")
     few = take(rows.inputs, spread[np.unique(np.linspace(0, len(spread) - 1, _SCALED_ROWS).astype(int))])
@@ -128,7 +130,7 @@ def _headroom(graph: Any, rows: Rows, scalable: Collection[str], least: int, wor
             yield item
 
 
-def _unsafe(graph: Any, tensors: Collection[str]) -> Iterator[str]:
+def _unsafe(graph: Any, floats: Collection[str], tensors: Collection[str]) -> Iterator[str]:
     """The names of nodes that take or give one of the tensors, or a constant that fp16 takes for 0 or for infinite.
 
     What a constant so small is added to may be as small, and goes on in float32 for one node more: a division by it.
@@ -148,7 +150,7 @@ def _unsafe(graph: Any, tensors: Collection[str]) -> Iterator[str]:
                 small.add(name)
     for node in graph.graph.node:
         if small & set(node.input):
-            large.update(node.output)
+            large.update(set(node.output) & set(floats))
     for node in graph.graph.node:
         if (large | small) & {*node.input, *node.output}:
             yield node.name

@@ -40,7 +40,7 @@ class Side:
 
     @property
     def name(self) -> str:
-        return self.path.name if self.found is None else self.found.receipt.name
+        return str(self.path) if self.found is None else self.found.receipt.name
 
     def load(self, device: str) -> Runner:
         if self.found is not None:
@@ -159,7 +159,7 @@ def _nodes(a: Side, b: Side) -> dict[str, tuple[str, str]]:
 
 
 def _listed(graph: Any) -> dict[str, str]:
-    operators = {node.name or node.output[0]: node.op_type for node in graph.node}
+    operators = {node.name or next(iter(node.output), ""): node.op_type for node in graph.node}
     return {name: f"{operators[name]} {precision}" for name, precision in precisions.of_graph(graph).items()}
 
 

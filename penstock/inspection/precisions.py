@@ -34,12 +34,17 @@ def of_graph(graph: Any) -> dict[str, str]:
         kind = _kind(node, kinds)
         kinds.update(dict.fromkeys(node.output, kind))
         if node.op_type == "DequantizeLinear":
-            low[node.output[0]] = _NAMES.get(kinds.get(node.input[0], 0), "int8")
-            kinds[node.output[0]] = kinds.get(node.input[1], 1)
+            given = [kinds.get(name, 0) for name in (*node.input, "", "")[:2]]
+            low.update(dict.fromkeys(node.output, _NAMES.get(given[0], "int8")))
+            kinds.update(dict.fromkeys(node.output, given[1] or 1))
         precision = _precision(node, low, kind)
         if precision is not None and node.op_type not in _MOVERS:
-            found[node.name or node.output[0]] = precision
+            found[_named(node)] = precision
     return found
+
+
+def _named(node: Any) -> str:
+    return str(node.name or next(iter(node.output), ""))
 
 
 def _precision(node: Any, low: Mapping[str, str], kind: int) -> str | None:
@@ -68,7 +73,7 @@ def _kind(node: Any, kinds: Mapping[str, int]) -> int:
 
 def summary(graph: Any) -> str:
     """The map in words, a line for each precision: how many nodes of which operators are in it."""
-    operators = {node.name or node.output[0]: node.op_type for node in graph.node}
+    operators = {_named(node): node.op_type for node in graph.node}
     counted: dict[str, Counter[str]] = defaultdict(Counter)
     for name, precision in of_graph(graph).items():
         counted[precision][operators[name]] += 1

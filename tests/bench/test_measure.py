@@ -1,4 +1,4 @@
-"""Measuring: every variant at every batch, in whole interleaved rounds, with honest percentiles and ratios."""
+"""Measuring: every variant at every batch, in whole interleaved rounds, with its accuracy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from penstock import datasets, evaluation
@@ -16,9 +14,7 @@ from penstock.artifact import read
 from penstock.bench import measure as module
 from penstock.bench.measure import Plan, measure
 from penstock.errors import PenstockError
-from penstock.timing import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell
-
-seconds = st.floats(1e-6, 10.0)
+from penstock.timing import ROUNDS
 
 
 @pytest.fixture(scope="session")
@@ -135,20 +131,3 @@ def test_data_without_labels_is_refused(repository: Path, tmp_path: Path) -> Non
     np.savez(tmp_path / "few.npz", image=np.zeros((5, 1, 8, 8), np.float32))
     with pytest.raises(PenstockError, match="accuracy needs labels"):
         measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.01, data=tmp_path / "few.npz"))
-
-
-@given(st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=5), st.floats(0.1, 10.0))
-def test_a_speedup_is_the_ratio_of_medians_round_by_round(rounds: list[list[float]], factor: float) -> None:
-    slow, fast = Cell(1, [[s * factor for s in part] for part in rounds]), Cell(1, rounds)
-    middle, low, high = fast.speedup(slow)
-    assert (low, middle, high) == pytest.approx((factor, factor, factor))
-
-
-def test_percentiles_come_only_from_samples_enough() -> None:
-    for needed, q in ((MIN_FOR_P90, 90.0), (MIN_FOR_P99, 99.0)):
-        assert Cell(1, [[1.0] * (needed - 1)]).percentile(q) is None
-        assert Cell(1, [[1.0] * needed]).percentile(q) == 1.0
-
-
-def test_throughput_counts_rows() -> None:
-    assert Cell(8, [[0.5, 0.5], [1.0]]).rows_per_second == pytest.approx(8 * 3 / 2)

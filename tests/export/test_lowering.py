@@ -122,7 +122,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("wide", "method", "operator"),
-    [(HALF + 1, "dynamic", "DynamicQuantizeLinear"), (HALF - 1, "entropy", "QuantizeLinear")],
+    [(HALF + 1, "dynamic", "DynamicQuantizeLinear"), (HALF - 1, "max", "QuantizeLinear")],
 )
 def test_int8_is_dynamic_for_onnxruntime_where_products_outweigh_convolutions(
     tmp_path: Path, wide: int, method: str, operator: str

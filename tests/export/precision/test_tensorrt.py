@@ -102,8 +102,8 @@ def test_the_other_process_is_given_the_graph_and_as_many_rows_as_are_usual_and_
     assert asked[-1] == precision
     assert graph() == before == onnx.load(asked[0])
     with np.load(asked[1]) as archive:
-        assert archive.files == ["x"]
-        assert np.array_equal(archive["x"], [ROWS.inputs["x"][place % 5] for place in range(usual)])
+        assert archive.files == ["input:x"]
+        assert np.array_equal(archive["input:x"], [ROWS.inputs["x"][place % 5] for place in range(usual)])
     assert lowering.nodes == ["relu"]
     found = lowering.graph(())
     assert [node.op_type for node in found.graph.node] == ["QuantizeLinear", "DequantizeLinear", "Relu"]
