@@ -18,7 +18,7 @@ import torchvision
 from torch import nn
 
 HOME = Path("/usr/share/datasets/fashion-mnist")
-NAMES = ("mobilenet_v2", "mobilenet_v3_small", "efficientnet_b0")
+NAMES = ("Separable", "mobilenet_v3_small")
 EPOCHS, BATCH, SEED = 4, 128, 0
 
 
@@ -31,16 +31,40 @@ def images(part: str) -> tuple[Any, Any]:
     return np.repeat(scaled[:, None], 3, axis=1), labels.astype(np.int64)
 
 
-def mobilenet_v2() -> Any:
-    return small("mobilenet_v2")
-
-
 def mobilenet_v3_small() -> Any:
     return small("mobilenet_v3_small")
 
 
-def efficientnet_b0() -> Any:
-    return small("efficientnet_b0")
+class Separable(nn.Module):
+    """A MobileNet of six depthwise-separable blocks: image float32 `[b, 3, 32, 32]` -> logits `[b, 10]`.
+
+    Its BatchNorm gains start log-uniform over two decades. Training leaves channels as unequal as in published
+    MobileNets (Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias Correction"), so that
+    one scale for all channels of an activation fits few of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = ((32, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 256, 1))
+        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+        self.blocks = nn.Sequential(*(self._block(*width) for width in widths))
+        self.head = nn.Linear(256, 10)
+        generator = torch.Generator().manual_seed(1)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                with torch.no_grad():
+                    module.weight.copy_(10 ** (2 * torch.rand(module.weight.shape, generator=generator) - 1.5))
+
+    @staticmethod
+    def _block(inside: int, outside: int, stride: int) -> nn.Sequential:
+        depthwise = nn.Conv2d(inside, inside, 3, stride=stride, padding=1, groups=inside, bias=False)
+        pointwise = nn.Conv2d(inside, outside, 1, bias=False)
+        return nn.Sequential(
+            *(depthwise, nn.BatchNorm2d(inside), nn.ReLU(), pointwise, nn.BatchNorm2d(outside), nn.ReLU())
+        )
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 def small(name: str) -> Any:
@@ -53,7 +77,7 @@ def small(name: str) -> Any:
 
 def train(name: str, x: Any, y: Any, test: tuple[Any, Any]) -> Any:
     torch.manual_seed(SEED)
-    net = small(name)
+    net = globals()[name]()
     net.to(memory_format=torch.channels_last)
     steps = EPOCHS * (len(x) // BATCH)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, nesterov=True)

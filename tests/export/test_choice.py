@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from penstock import artifact, replay, runtimes
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
-from penstock.export import choice, pipeline, speed
+from penstock.export import choice, formats, pipeline, speed
+from penstock.export.formats import onnx as onnx_format
 from penstock.export.pipeline import Request
 from penstock.parity import Distance, Limits
 from penstock.receipt import Candidate, Choice, Receipt, Source, Verification
@@ -115,7 +117,7 @@ def test_one_that_ties_with_another_but_not_with_the_fastest_is_not_taken() -> N
     assert found.chosen == "net-onnx-fp16"
     fp32 = next(item for item in found.candidates if item.precision == "fp32")
     assert fp32.times_as_slow is not None
-    assert fp32.times_as_slow[0] <= 1.08
+    assert fp32.times_as_slow[0] <= 1
 
 
 rounds = st.lists(st.floats(1e-4, 1e-2), min_size=5, max_size=5)
@@ -222,13 +224,13 @@ def exact(ratios: Sequence[float]) -> tuple[float, float, float, list[float]]:
     return ordered[low - 1], ordered[high - 1], 1 - shares[sum(ratio <= 1 for ratio in ratios)], shares
 
 
-@pytest.mark.parametrize("count", [3, 5, 7, 11, 21])
+@pytest.mark.parametrize("count", [3, 5, 7, 11, 19])
 @pytest.mark.parametrize("middle", [0.8, 1.0, 1.02, 1.3])
 def test_a_span_is_that_of_all_resamples_there_could_be(count: int, middle: float) -> None:
     ratios = np.random.default_rng(count).normal(middle, 0.1, count).tolist()
     low, high, sure, shares = exact(ratios)
     # 2000 resamples settle the bounds where no step of the distribution is near them.
-    assert min(abs(share - bound) for share in shares for bound in (0.025, 0.975)) > 5 * np.sqrt(0.025 * 0.975 / 2000)
+    assert min(abs(share - bound) for share in shares for bound in (0.025, 0.975)) > 3 * np.sqrt(0.025 * 0.975 / 2000)
     found = choice._span(Cell(1, [[1.0]] * count), Cell(1, [[ratio] for ratio in ratios]))
     assert found[:2] == (low, high)
     assert abs(found[2] - sure) <= 5 * np.sqrt(sure * (1 - sure) / 2000)
@@ -344,7 +346,7 @@ def test_auto_publishes_one_artifact_that_verifies_and_says_what_else_there_was(
     assert set(choice.table(made)) <= set(said)
 
     again = artifact.read(home)
-    assert (again.folder, again.receipt) == (published.folder, published.receipt)
+    assert (again.folder, again.receipt.to_json()) == (published.folder, published.receipt.to_json())
     lines: list[str] = []
     replay.verify(home, lines.append)
     assert lines[-1] == f"verified: {published.receipt.name} version 1 answers as its source does"
@@ -358,13 +360,23 @@ def test_auto_publishes_one_artifact_that_verifies_and_says_what_else_there_was(
 
 
 def test_a_candidate_that_the_gate_stops_is_listed_with_its_reason_and_another_is_taken(
-    trained: Path, tmp_path: Path, export: Callable[..., Artifact]
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[..., Artifact]
 ) -> None:
-    request = Request(trained, precisions=("fp32", "int8"), output=tmp_path / "models", max_error=2e-6)
-    published = export(request, [])
-    assert published.receipt.precision == "fp32"
+    def damaged(*arguments: Any) -> formats.Built:
+        built = written(*arguments)
+        file = arguments[2] / built.model_file
+        model = onnx.load(str(file))
+        next(node for node in model.graph.node if node.op_type == "Relu").op_type = "Identity"
+        onnx.save(model, str(file))
+        return built
+
+    written = onnx_format.export
+    monkeypatch.setattr(onnx_format, "export", damaged)
+    published = export(Request(trained, output=tmp_path / "models"), [])
+    assert published.receipt.name == "digits-torchscript-fp32"
+    assert [path.name for path in (tmp_path / "models").iterdir()] == [published.receipt.name]
     assert published.receipt.choice is not None
-    stopped = {(item.format, item.precision): item for item in published.receipt.choice.candidates}["onnx", "int8"]
+    stopped = {(item.format, item.precision): item for item in published.receipt.choice.candidates}["onnx", "fp32"]
     assert stopped.refused is not None
-    assert "no plan is within the budget" in stopped.refused
+    assert stopped.refused.startswith("the gate stopped it: output 'logits' at batch 1: relative L2 error")
     assert (stopped.median_s, stopped.confidence, stopped.name) == (None, None, "")
