@@ -26,8 +26,8 @@ Target = Literal["onnxruntime", "tensorrt"]
 AUTO = "auto"
 # What static scales are measured by where the user does not say.
 _METHODS = {("int8", "onnxruntime"): "max", ("int8", "tensorrt"): "entropy", ("fp8", "tensorrt"): "max"}
-# onnxruntime's CUDA provider pools no bf16: it refuses the graph (seen with 1.31 on an H100).
-_NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
+# What onnxruntime's CUDA provider has no bf16 kernels for: it refuses the graph (seen with 1.31 on an H100).
+_NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LSTM", "GRU", "RNN")
 _SHOWN = 5
 
 
