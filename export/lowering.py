@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +76,7 @@ def lower(
     """
     source, least = qdq.named(graph), signature.min_batch
     counted = costs(source, take(samples.inputs, slice(least)), least, work)
+    counted = replace(counted, width=2 if wish.precision in ("fp16", "bf16") else 1)
     method = _method(wish, target, source, counted)
     lowering = _lowering(source, signature, samples, real, wish.precision, target, method, work)
     key = _key(source, wish.precision, target, method, samples, real)
@@ -172,6 +173,6 @@ def _tell(plan: Plan, say: Say) -> None:
         within = "within the budget" if point.within else "over it"
         say(
             f"  {count} kept in float32: error {point.error:.2e}{drop}, {point.lowered_operations:.0%} of "
-            f"multiply-adds and {point.lowered_weights / 1e6:.2f} M weights lowered, {within}"
+            f"multiply-adds lowered, {point.saved_bytes / 1e6:.2f} MB saved, {within}"
         )
     say(f"kept in float32: {', '.join(plan.kept)}")

@@ -91,7 +91,7 @@ class PlanPoint(BaseModel):
     """One plan that was tried: the nodes kept in float32, how far it is off, and what it lowers.
 
     `error` is the relative L2 error of the worst output, `drop` the accuracy lost in points; `lowered_operations` the
-    share of all multiply-adds in lower precision, `lowered_weights` how many weights are.
+    share of all multiply-adds in lower precision, `saved_bytes` what its weights take less than in float32.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,7 +100,7 @@ class PlanPoint(BaseModel):
     drop: float | None = None
     within: bool
     lowered_operations: float
-    lowered_weights: int
+    saved_bytes: int
 
 
 class Plan(BaseModel):

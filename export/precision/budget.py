@@ -153,7 +153,7 @@ def _point(lowering: Lowering, trials: Trials, kept: Collection[str], costs: Cos
         drop=found.drop,
         within=found.failure is None,
         lowered_operations=costs.share(lowered),
-        lowered_weights=costs.elements(lowered),
+        saved_bytes=costs.saved_bytes(lowered),
     )
 
 

@@ -18,19 +18,20 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 @dataclass(frozen=True)
 class Costs:
-    """By node: multiply-adds for one row, and elements of its weights."""
+    """By node: multiply-adds for one row, and elements of its weights; `width` is that of a lowered one, in bytes."""
 
     operations: dict[str, int]
     weights: dict[str, int]
+    width: int = 1
 
     def share(self, names: Collection[str]) -> float:
         """The share of all multiply-adds that these nodes do."""
         total = sum(self.operations.values())
         return sum(self.operations.get(name, 0) for name in names) / total if total else 0.0
 
-    def elements(self, names: Collection[str]) -> int:
-        """The elements of these nodes' weights."""
-        return sum(self.weights.get(name, 0) for name in names)
+    def saved_bytes(self, names: Collection[str]) -> int:
+        """What the weights of these nodes take less than in float32, if they are lowered."""
+        return (4 - self.width) * sum(self.weights.get(name, 0) for name in names)
 
 
 def costs(graph: Any, row: Arrays, least: int, work: Path) -> Costs:

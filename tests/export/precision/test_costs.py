@@ -167,8 +167,8 @@ def test_only_nodes_that_multiply_are_counted_and_shares_are_of_all_of_them(tmp_
     assert found.share(["conv"]) == 648 / 1368
     assert found.share(["linear", "relu"]) == 720 / 1368
     assert found.share(["conv", "linear", "relu", "flat"]) == 1
-    assert (found.elements(["conv", "flat"]), found.elements(["conv", "linear"])) == (20, 750)
-    assert (found.share([]), found.elements([])) == (0, 0)
+    assert (found.saved_bytes(["conv", "flat"]), found.elements(["conv", "linear"])) == (20, 750)
+    assert (found.share([]), found.saved_bytes([])) == (0, 0)
 
 
 def test_counting_leaves_the_graph_as_it_was(tmp_path: Path) -> None:
@@ -195,5 +195,5 @@ def test_a_share_and_the_rest_make_the_whole(table: dict[str, int], names: set[s
     rest = set(table) - names
     whole = 1.0 if sum(table.values()) else 0.0
     assert held.share(names) + held.share(rest) == pytest.approx(whole, abs=1e-12)
-    assert held.elements(names) + held.elements(rest) == sum(table.values())
+    assert held.saved_bytes(names) + held.elements(rest) == sum(table.values())
     assert 0 <= held.share(names) <= 1
