@@ -226,7 +226,7 @@ def test_points_are_all_that_was_tried_with_what_it_lowers(losses: Losses, budge
         assert point.drop == 100 * point.error
         assert point.within == (point.error <= budget)
         assert point.lowered_operations == lowered / (2 ** len(losses) - 1)
-        assert point.lowered_weights == 10 * lowered
+        assert point.saved_bytes == 3 * 10 * lowered
     assert [len(point.kept) for point in found.points] == sorted(len(point.kept) for point in found.points)
     assert found.lowered_operations == next(
         point.lowered_operations for point in found.points if set(point.kept) == set(found.kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_only_nodes_that_multiply_are_counted_and_shares_are_of_all_of_them(tmp_
     assert found.share(["conv"]) == 648 / 1368
     assert found.share(["linear", "relu"]) == 720 / 1368
     assert found.share(["conv", "linear", "relu", "flat"]) == 1
-    assert (found.saved_bytes(["conv", "flat"]), found.elements(["conv", "linear"])) == (20, 750)
+    assert (found.saved_bytes(["conv", "flat"]), found.saved_bytes(["conv", "linear"])) == (3 * 20, 3 * 750)
     assert (found.share([]), found.saved_bytes([])) == (0, 0)
 
 
@@ -195,5 +196,6 @@ def test_a_share_and_the_rest_make_the_whole(table: dict[str, int], names: set[s
     rest = set(table) - names
     whole = 1.0 if sum(table.values()) else 0.0
     assert held.share(names) + held.share(rest) == pytest.approx(whole, abs=1e-12)
-    assert held.saved_bytes(names) + held.elements(rest) == sum(table.values())
+    assert held.saved_bytes(names) + held.saved_bytes(rest) == 3 * sum(table.values())
+    assert replace(held, width=2).saved_bytes(names) * 3 == held.saved_bytes(names) * 2
     assert 0 <= held.share(names) <= 1
