@@ -58,6 +58,17 @@ def _why_not(format: str, precision: str, place: str, engines: str | None) -> st
     return None
 
 
+def refuse_none(found: Sequence[Any], refused: Sequence[Candidate]) -> None:
+    """See that there is a candidate.
+
+    Raises:
+        PenstockError: there is none; it says why each fell out.
+    """
+    if not found:
+        reasons = "; ".join(f"{item.format} {item.precision}: {item.refused}" for item in refused)
+        raise PenstockError(f"--format auto: no candidate is left: {reasons or 'no format here holds the precisions'}")
+
+
 def measure(found: Sequence[Artifact], batch: int, seconds: float, place: str) -> dict[str, Cell]:
     """Time artifacts against each other on their own stored inputs, in interleaved rounds; by name."""
     cells = {item.receipt.name: Cell(batch) for item in found}
@@ -85,10 +96,12 @@ def choose(found: Sequence[Artifact], cells: Mapping[str, Cell], refused: Sequen
     """
     if not found or any(not cells[item.receipt.name].rounds for item in found):
         raise PenstockError("--format auto: there is no candidate whose time could be taken")
-    order = sorted(found, key=lambda item: ORDER.index(item.receipt.precision))
+    order = sorted(found, key=lambda item: (ORDER.index(item.receipt.precision), _median(cells[item.receipt.name])))
     fastest = min(order, key=lambda item: _median(cells[item.receipt.name]))
     spans = {item.receipt.name: _span(cells[fastest.receipt.name], cells[item.receipt.name]) for item in order}
-    chosen = next(item for item in order if item is fastest or spans[item.receipt.name][0] <= 1)
+    rank = ORDER.index(fastest.receipt.precision)
+    ties = [item for item in order if ORDER.index(item.receipt.precision) < rank and spans[item.receipt.name][0] <= 1]
+    chosen = next(iter(ties), fastest)
     mine = cells[chosen.receipt.name]
     listed = [_candidate(item, cells[item.receipt.name], mine) for item in order]
     return Choice(

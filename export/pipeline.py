@@ -65,13 +65,15 @@ def export(request: Request, say: Say) -> list[Artifact]:
     for precision in request.precisions:
         if precision not in PRECISIONS:
             raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
-    if request.formats == (AUTO,):
-        return [_chosen(request, say)]
-    for name, precision in request.variants:
-        formats.check(name, precision)
     limits.of_variant("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
     if request.calibration not in (lowering.AUTO, dynamic.METHOD):
         calibrations.check_method(request.calibration)
+    if request.formats == (AUTO,):
+        if request.opset is not None or request.road != "auto":
+            raise PenstockError("--format auto: takes no --opset, --trace and --script; they are of one format")
+        return [_chosen(request, say)]
+    for name, precision in request.variants:
+        formats.check(name, precision)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
         raise PenstockError(f"--opset {request.opset}: is of ONNX; --format onnx and trt take it")
     if request.road != "auto" and "torchscript" not in request.formats:
@@ -86,6 +88,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
     """Export what may be fast here, measure it, and publish the fastest that is within the budget."""
     place = choice.device()
     able, refused = choice.candidates(request.precisions, place)
+    choice.refuse_none(able, refused)
     job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say)
     with artifact.draft(request.output) as folder:
         inside = replace(job, request=replace(job.request, output=folder.parent / "candidates"))
@@ -95,6 +98,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
                 found.append(_variant(inside, name, precision, lambda line: None))
             except PenstockError as error:
                 refused.append(Candidate(format=name, precision=precision, refused=choice.reason_of(error)))
+        choice.refuse_none(found, refused)
         signature = job.origin.card.signature
         cells = choice.measure(found, signature.dims[str(signature.batch)].opt, _AUTO_S, place)
         made = choice.choose(found, cells, refused).model_copy(update={"device": place})
@@ -255,7 +259,7 @@ def _timed(
     inputs = take(reference.rows.inputs, slice(GOLDEN_ROWS))
     file = folder / built.model_file
     found = speed.against_float32(file, job.source.graph, reference.signature, inputs, precision, device, work)
-    half = speed.of_sibling(job.request.output / variant.replace(precision, "fp16"))
+    half = speed.of_sibling(job.request.output / f"{variant.removesuffix(precision)}fp16")
     if (said := speed.note(precision, found[0], half, device)) is not None:
         say(f"{variant}: {said}")
     return {"speed_vs_fp32": tuple(round(value, 3) for value in found)}

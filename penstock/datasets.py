@@ -5,6 +5,7 @@ A checkpoint and its receipts record a `DatasetSpec`; the same spec gives the sa
 
 from __future__ import annotations
 
+import errno
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -259,6 +260,8 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise PenstockError(f"--data {path}: no such file") from None
     except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise  # a spool's, not the file's
         raise PenstockError(f"--data {path}: not an {kind} ({error})") from None
     except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
         raise PenstockError(f"--data {path}: damaged {kind.split()[0]} file ({error})") from None
@@ -279,4 +282,4 @@ def _checked(path: Path, arrays: dict[str, NDArray[np.generic]]) -> Rows:
             raise PenstockError(f"--data {path}: labels have dtype {labels.dtype}; they must be integers")
     if len(set(lengths.values())) != 1 or min(lengths.values()) < 1:
         raise PenstockError(f"--data {path}: arrays must have the same number of rows, at least 1, not {lengths}")
-    return Rows(arrays, None if labels is None else labels.astype(np.int64))
+    return Rows(arrays, None if labels is None else np.asarray(labels).astype(np.int64))

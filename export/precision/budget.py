@@ -121,10 +121,12 @@ def _grown(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
-    if high == len(ranked):
+    nothing = any(costs.operations.values()) and not costs.share(ranked[high:])
+    if high == len(ranked) or nothing:
+        lowered = f"{len(ranked) - high + 1} of {len(ranked)} nodes lowered"
         raise PenstockError(
-            f"no plan is within the budget: {trials.of(ranked[: high - 1]).failure} with one node of {high} lowered; "
-            "export it as fp32, or widen --max-error or --accuracy-drop"
+            f"no plan is within the budget: {trials.of(ranked[: high - 1]).failure} with {lowered}, and fewer lower no "
+            "multiply-add; export it as fp32, or widen --max-error or --accuracy-drop"
         )
     return list(ranked[:high])
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock import artifact, runtimes, synthetic, timing
+from penstock import artifact, runtimes, synthetic, timing, trial
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, require
 from penstock.inspection import precisions
@@ -45,7 +45,10 @@ class Side:
     def load(self, device: str) -> Runner:
         if self.found is not None:
             return self.found.load(device=device)
-        return runtimes.load("onnxruntime", self.path, self.signature, device=device)
+        half = self.graph is not None and "fp16" in precisions.of_graph(self.graph).values()
+        precision = "fp16" if half else "fp32"
+        trial.attempt("onnxruntime", self.path, self.signature, device, precision)
+        return runtimes.load("onnxruntime", self.path, self.signature, device=device, precision=precision)
 
 
 @dataclass
@@ -70,8 +73,8 @@ def side(path: Path) -> Side:
         found.check_digests()
         size = found.receipt.files[found.receipt.model_file].bytes
         return Side(path, found, found.receipt.signature, graph_of(found), size)
-    if path.suffix != ".onnx":
-        raise PenstockError(f"{path}: must be an artifact's folder or a .onnx file")
+    if path.suffix != ".onnx" or not path.is_file():
+        raise PenstockError(f"{path}: must be an artifact's folder or an .onnx file that is there")
     model = read_model(require("onnx", "export", "comparing graphs"), path)
     return Side(path, None, read_signature(path), model.graph, path.stat().st_size)
 
@@ -146,13 +149,17 @@ def _precisions(one: Side) -> str:
 
 
 def _operators(a: Side, b: Side) -> dict[str, tuple[int, int]]:
-    counts = [Counter(node.op_type for node in one.graph.node) if one.graph else Counter[str]() for one in (a, b)]
+    if a.graph is None or b.graph is None:
+        return {}
+    counts = [Counter(node.op_type for node in graph.node) for graph in (a.graph, b.graph)]
     return {name: (counts[0][name], counts[1][name]) for name in sorted(counts[0] | counts[1])}
 
 
 def _nodes(a: Side, b: Side) -> dict[str, tuple[str, str]]:
     """The nodes that are on one side alone, or are of another operator or precision on the other."""
-    held = [_listed(one.graph) if one.graph else {} for one in (a, b)]
+    if a.graph is None or b.graph is None:
+        return {}
+    held = [_listed(graph) for graph in (a.graph, b.graph)]
     names = [*held[0], *(name for name in held[1] if name not in held[0])]
     pairs = {name: (held[0].get(name, "-"), held[1].get(name, "-")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
@@ -166,10 +173,11 @@ def _listed(graph: Any) -> dict[str, str]:
 def _timed(sides: tuple[Side, Side], batch: int | None, seconds: float, device: str) -> dict[str, tuple[str, str]]:
     signature = sides[0].signature
     name = str(signature.batch) if signature.batch else None
-    rows = batch or (signature.dims[name].opt if name else 1)
     most = min(one.signature.max_batch for one in sides)
-    if rows > most:
-        raise PenstockError(f"--batch {rows}: the largest that both take is {most}")
+    least = max(one.signature.min_batch for one in sides)
+    rows = batch or max(least, min(most, signature.dims[name].opt if name else 1))
+    if not least <= rows <= most:
+        raise PenstockError(f"--batch {rows}: both take {least} to {most}" if least <= most else "no batch fits both")
     inputs = _inputs(sides, rows)
     cells = Cell(rows), Cell(rows)
     with ExitStack() as stack:

@@ -9,6 +9,8 @@ from typing import Any
 
 # ONNX's element types by number, and what arithmetic in them is called.
 _NAMES = {1: "fp32", 11: "fp64", 10: "fp16", 16: "bf16", 2: "int8", 3: "int8", **dict.fromkeys(range(17, 21), "fp8")}
+_BOOL, _INT64 = 9, 7
+_BOOLEAN = ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 # They compute nothing, but hand on what they are given.
 _MOVERS = frozenset(
@@ -33,6 +35,8 @@ def of_graph(graph: Any) -> dict[str, str]:
     for node in graph.node:
         kind = _kind(node, kinds)
         kinds.update(dict.fromkeys(node.output, kind))
+        if node.op_type == "TopK":
+            kinds.update(dict.fromkeys(node.output[1:], _INT64))
         if node.op_type == "DequantizeLinear":
             given = [kinds.get(name, 0) for name in (*node.input, "", "")[:2]]
             low.update(dict.fromkeys(node.output, _NAMES.get(given[0], "int8")))
@@ -57,17 +61,21 @@ def _precision(node: Any, low: Mapping[str, str], kind: int) -> str | None:
 def _kind(node: Any, kinds: Mapping[str, int]) -> int:
     """The element type of a node's output: what it is cast to, or that of the first number it takes."""
     for held in node.attribute:
-        if held.name == "to":
+        if held.name in ("to", "output_dtype", "dtype") and held.i:
             return int(held.i)
-        if node.op_type in ("Constant", "ConstantOfShape") and held.HasField("t"):
+        if held.HasField("t"):
             return int(held.t.data_type)
+        if node.op_type == "Constant" and held.name in ("value_int", "value_ints"):
+            return _INT64
+    if node.op_type in _BOOLEAN:
+        return _BOOL
     if node.op_type in ("Shape", "Size", "NonZero", "ArgMax", "ArgMin"):
-        return 7
+        return _INT64
     if node.op_type == "QuantizeLinear":
         return kinds.get(node.input[2], 2) if len(node.input) > 2 else 2
-    if _WHOLE.search(node.op_type):
+    if node.op_type == "ConstantOfShape" or _WHOLE.search(node.op_type):
         return 1
-    place = 1 if node.op_type == "Where" else 0
+    place = {"Where": 1, "OneHot": 2}.get(node.op_type, 0)
     return kinds.get(node.input[place], 1) if len(node.input) > place else 1
 
 

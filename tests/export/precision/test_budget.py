@@ -185,7 +185,7 @@ def test_where_only_a_graph_that_lowers_nothing_is_right_there_is_no_plan(size: 
     losses = {f"node{place}": 10.0 + place for place in range(size)}
     with pytest.raises(PenstockError) as caught:
         planned(Judge(losses, 9))
-    for part in ("error 10 is over 9", f"one node of {size} lowered", "export it as fp32", "--max-error"):
+    for part in ("error 10 is over 9", f"1 of {size} nodes lowered", "export it as fp32", "--max-error"):
         assert part in str(caught.value)
 
 

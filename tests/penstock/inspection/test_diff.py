@@ -204,7 +204,7 @@ def test_an_engine_that_cannot_run_here_is_looked_into_and_not_timed(
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"batch": 65}, "--batch 65: the largest that both take is 64"),
+        ({"batch": 65}, "--batch 65: both take 1 to 64"),
         ({"device": "gpu"}, "--device 'gpu': must be cpu, cuda or cuda:N"),
     ],
 )
@@ -239,9 +239,9 @@ def test_paths_that_are_no_model_are_refused_on_either_side(repository: Path, tm
     damaged.write_bytes(b"no model")
     empty.mkdir()
     for path, why in (
-        (text, "must be an artifact's folder or a .onnx file"),
-        (tmp_path / "missing", "must be an artifact's folder or a .onnx file"),
-        (repository / FULL / "1" / "golden.npz", "must be an artifact's folder or a .onnx file"),
+        (text, "must be an artifact's folder or an .onnx file that is there"),
+        (tmp_path / "missing", "must be an artifact's folder or an .onnx file that is there"),
+        (repository / FULL / "1" / "golden.npz", "must be an artifact's folder or an .onnx file that is there"),
         (damaged, "truncated, damaged, or not an ONNX model"),
         (empty, "not an artifact"),
         (repository, "not an artifact"),
