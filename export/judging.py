@@ -29,7 +29,8 @@ class Judge:
     Args:
         reference: the float32 source, samples and its answers.
         budget: what is asked.
-        precision: of the graphs. One in float16 is tried in a process of its own first: onnxruntime may die of it.
+        precision: of the graphs. One in float16 that is not emulated is tried in a process of its own first:
+            onnxruntime may die of it.
         few: look at `_FEW` rows in one batch size alone, and at no labels: for rankings.
     """
 
@@ -39,9 +40,11 @@ class Judge:
     def __call__(self, graph: Any) -> Judgement:
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             try:
-                runnable = emulation.emulated(graph) if emulation.needed(graph) else graph
+                emulate = emulation.tells_more(graph)
+                runnable = emulation.emulated(graph) if emulate else graph
                 path = graphs.write(runnable, Path(folder))[0]
-                signature, precision = self._reference.signature, self._precision
+                signature = self._reference.signature
+                precision = "fp32" if emulate else self._precision
                 if precision == "fp16":
                     trial.attempt("onnxruntime", path, signature, precision=precision)
                 with onnxruntime.load(path, signature, precision=precision) as runner:

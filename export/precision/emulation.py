@@ -1,4 +1,4 @@
-"""Emulation: bf16 and fp8 graphs as float32 nodes that round as those do, for runtimes without the kernels."""
+"""Emulation: fp16, bf16 and fp8 graphs as float32 nodes that round as those do, for runtimes without the kernels."""
 
 from __future__ import annotations
 
@@ -29,13 +29,27 @@ def needed(graph: Any) -> bool:
     are off by 23 times their size.
     """
     types = protos.onnx_package().TensorProto
-    if any(tensor.data_type in (types.BFLOAT16, types.FLOAT8E4M3FN) for tensor in graph.graph.initializer):
+    return _holds(graph, (types.BFLOAT16, types.FLOAT8E4M3FN))
+
+
+def tells_more(graph: Any) -> bool:
+    """Whether a graph is judged by its emulation: where it needs one, and for fp16.
+
+    onnxruntime's CPU computes fp16 in float32 and drops the casts between its nodes: what overflows or is rounded there
+    does not show. Nodes inside others are not emulated, and such a graph is judged as it is.
+    """
+    inside = any(held.HasField("g") for node in graph.graph.node for held in node.attribute)
+    return needed(graph) or (not inside and _holds(graph, (protos.onnx_package().TensorProto.FLOAT16,)))
+
+
+def _holds(graph: Any, kinds: tuple[int, ...]) -> bool:
+    if any(tensor.data_type in kinds for tensor in graph.graph.initializer):
         return True
-    return any(_casts_to(node, types.BFLOAT16) for node in graph.graph.node)
+    return any(_casts_to(node, kind) for node in graph.graph.node for kind in kinds)
 
 
 def emulated(graph: Any) -> Any:
-    """The graph in float32, rounding to bf16 after each of its bf16 nodes, and to E4M3 in each of its fp8 pairs.
+    """The graph in float32, rounding to fp16 or bf16 after each of its nodes in that, and to E4M3 in each fp8 pair.
 
     Each operator rounds once, where hardware does, so that errors are those of the type; sums are float32's.
 
@@ -44,7 +58,8 @@ def emulated(graph: Any) -> Any:
     """
     onnx = protos.onnx_package()
     inferred = onnx.shape_inference.infer_shapes(graph)
-    low = {v.name for v in inferred.graph.value_info if v.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    low = {name: kind for name, kind in kinds.items() if kind in _halves()}
     made = protos.copied(graph)
     made.graph.ClearField("value_info")
     weights = {tensor.name: tensor for tensor in made.graph.initializer}
@@ -63,11 +78,16 @@ def emulated(graph: Any) -> Any:
     return made
 
 
-def _rounded(node: Any, low: set[str]) -> Iterator[Any]:
-    """A node in float32, and after it what rounds its bf16 outputs."""
+def _halves() -> tuple[int, ...]:
+    types = protos.onnx_package().TensorProto
+    return types.FLOAT16, types.BFLOAT16
+
+
+def _rounded(node: Any, low: dict[str, int]) -> Iterator[Any]:
+    """A node in float32, and after it what rounds its outputs in half precision."""
     onnx = protos.onnx_package()
     types = onnx.TensorProto
-    casts = _casts_to(node, types.BFLOAT16)
+    casts = any(_casts_to(node, kind) for kind in _halves())
     for held in node.attribute:
         if held.HasField("t"):
             _widen(held.t)
@@ -76,7 +96,7 @@ def _rounded(node: Any, low: set[str]) -> Iterator[Any]:
         if casts or name in low:
             node.output[place] = f"{name}_wide"
             if not casts:
-                yield onnx.helper.make_node("Cast", [f"{name}_wide"], [f"{name}_rounded"], to=types.BFLOAT16)
+                yield onnx.helper.make_node("Cast", [f"{name}_wide"], [f"{name}_rounded"], to=low[name])
             yield onnx.helper.make_node("Cast", [f"{name}_{'wide' if casts else 'rounded'}"], [name], to=types.FLOAT)
 
 
@@ -108,6 +128,6 @@ def _casts_to(node: Any, kind: int) -> bool:
 
 def _widen(tensor: Any) -> None:
     onnx = protos.onnx_package()
-    if tensor.data_type == onnx.TensorProto.BFLOAT16:
+    if tensor.data_type in _halves():
         wide = onnx.numpy_helper.to_array(tensor).astype(np.float32)
         tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))

@@ -393,14 +393,26 @@ def test_bf16_which_no_kernel_takes_is_judged_by_the_rounding_of_every_operator(
     assert "relative L2 error" in found.failure
 
 
-def test_fp16_is_judged_by_what_onnxruntime_makes_of_it() -> None:
-    """Which rounds the weights and, where its kernels compute in fp16, every operator too."""
+def test_fp16_is_judged_by_the_rounding_of_every_operator_which_onnxruntime_leaves_out() -> None:
     held = reference(Scaled(), ONE)
     made, rounded, low = halved(TensorProto.FLOAT16, np.float16)
-    found = Judge(held, Budget({"y": LOOSE}), "fp16")(made)
-    assert (found.drop, found.failure) == (None, None)
-    least, most = (worst(answer, held.outputs["y"]) for answer in (X * low, rounded))
-    assert 0.999 * least <= found.error <= 1.001 * most
+    error = worst(rounded, held.outputs["y"])
+    assert error > 1.2 * worst(X * low, held.outputs["y"])
+    assert Judge(held, Budget({"y": LOOSE}), "fp16")(made) == Judgement(pytest.approx(error, rel=1e-3), None, None)
+
+
+def test_what_overflows_in_fp16_is_an_infinite_error_though_onnxruntime_s_cpu_computes_it_in_float32() -> None:
+    low = numpy_helper.from_array(np.float16(6e4), "large")
+    small = numpy_helper.from_array(np.float16(1 / 6e4), "small")
+    nodes = [
+        node("Cast", ["x"], ["low"], to=TensorProto.FLOAT16),
+        node("Mul", ["low", "large"], ["beyond"]),
+        node("Mul", ["beyond", "small"], ["back"]),
+        node("Cast", ["back"], ["y"], to=TensorProto.FLOAT),
+    ]
+    found = Judge(reference(Scaled(), ONE), Budget({"y": LOOSE}), "fp16")(scaled(nodes, [low, small]))
+    assert found.error == np.inf
+    assert found.failure is not None
 
 
 def test_fp8_is_judged_by_the_rounding_of_its_type() -> None:

@@ -274,3 +274,25 @@ def test_the_model_given_is_left_as_it_is(kind: str, source: Any) -> None:
     first = emulation.emulated(made).SerializeToString(deterministic=True)
     assert made.SerializeToString(deterministic=True) == before
     assert emulation.emulated(made).SerializeToString(deterministic=True) == first != before
+
+
+# --- fp16 ------------------------------------------------------------------------------------------------------------
+
+
+def test_fp16_rounds_after_each_operator_and_overflows_where_it_does(run: Callable[..., Any]) -> None:
+    weight = np.float16(1.1)
+    nodes = [
+        node("Cast", ["x"], ["low"], to=TensorProto.FLOAT16),
+        node("Mul", ["low", "a"], ["product"]),
+        node("Mul", ["product", "product"], ["square"]),
+        node("Cast", ["square"], ["y"], to=FLOAT),
+    ]
+    made = model(nodes, [numpy_helper.from_array(weight, "a")])
+    rows = np.concatenate([X, 1e3 * X[:8]])
+    product = (rows.astype(np.float16).astype(np.float32) * np.float32(weight)).astype(np.float16).astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = (product * product).astype(np.float16).astype(np.float32)
+    assert np.isinf(expected).any()
+    assert np.array_equal(run(emulation.emulated(made), {"x": rows})["y"], expected)
+    assert emulation.tells_more(made)
+    assert not emulation.needed(made)
