@@ -44,10 +44,9 @@ class Judge:
                 runnable = emulation.emulated(graph) if emulate else graph
                 path = graphs.write(runnable, Path(folder))[0]
                 signature = self._reference.signature
-                precision = "fp32" if emulate else self._precision
-                if precision == "fp16":
-                    trial.attempt("onnxruntime", path, signature, precision=precision)
-                with onnxruntime.load(path, signature, precision=precision) as runner:
+                fragile = self._precision == "fp16" and not emulate
+                careful = fragile and trial.needs_care("onnxruntime", path, signature)
+                with onnxruntime.load(path, signature, careful=careful) as runner:
                     return self._ranked(runner) if self._few else self._judged(runner)
             except MemoryError:
                 raise

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from penstock import artifact, checkpoint, datasets, evaluation, runtimes
+from penstock import artifact, checkpoint, datasets, evaluation, runtimes, trial
 from penstock.adapter import Adapted
 from penstock.arrays import take
 from penstock.artifact import Artifact
@@ -209,18 +209,18 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
         built = _write(job, variant, name, precision, folder, work, say)
         written = time.perf_counter()
         try:
-            verification = _verify(job, built, folder, precision)
+            verification, careful = _verify(job, built, folder, precision)
         except GateError as error:
             hint = "" if reference.real else "; the samples were synthetic, and --data gives real ones"
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
-        timed = _timed(job, variant, built, folder, precision, work, say)
+        timed = _timed(job, variant, built, folder, precision, work, say, careful=careful)
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))
         artifact.write_golden(folder, take(reference.rows.inputs, golden), take(reference.outputs, golden))
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
-        more = {**job.notes, **timed, **seconds}
+        more = {**job.notes, **timed, **seconds, **({"careful": True} if careful else {})}
         receipt = record.of(request, job.origin, built, folder, variant, name, precision, verification, more)
         published = artifact.publish(folder, request.output, receipt)
     say(record.describe(published))
@@ -250,7 +250,7 @@ def _judged_on(built: Built, precision: str) -> str:
 
 
 def _timed(
-    job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say
+    job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say, *, careful: bool
 ) -> dict[str, tuple[float, ...]]:
     """How a lowered ONNX model's speed compares with float32's here, said where it is the slower one."""
     if precision == "fp32" or built.runtime != "onnxruntime" or runtimes.unavailable("onnxruntime", built.build):
@@ -258,25 +258,31 @@ def _timed(
     reference, device = job.terms.reference, choice.device()
     inputs = take(reference.rows.inputs, slice(GOLDEN_ROWS))
     file = folder / built.model_file
-    found = speed.against_float32(file, job.source.graph, reference.signature, inputs, precision, device, work)
+    found = speed.against_float32(file, job.source.graph, reference.signature, inputs, device, work, careful=careful)
     half = speed.of_sibling(job.request.output / f"{variant.removesuffix(precision)}fp16")
     if (said := speed.note(precision, found[0], half, device)) is not None:
         say(f"{variant}: {said}")
     return {"speed_vs_fp32": tuple(round(value, 3) for value in found)}
 
 
-def _verify(job: _Job, built: Built, folder: Path, precision: str) -> Verification:
+def _verify(job: _Job, built: Built, folder: Path, precision: str) -> tuple[Verification, bool]:
+    """What the gate saw, and whether the runtime must be careful with the file."""
     runtime, file = built.runtime, folder / built.model_file
     here = runtimes.unavailable(runtime, built.build) is None
     if not here and built.stand_in is not None:
         runtime, file = built.stand_in
-    return proving.prove(
+    device = _judged_on(built, precision) if here else "cpu"
+    # PyTorch has run the module in this process already.
+    careful = runtime != "torch" and trial.needs_care(runtime, file, job.terms.reference.signature, device)
+    proven = proving.prove(
         job.terms.reference,
         runtime,
         file,
         job.terms.budget(precision),
         precision,
         engine_run=here,
-        device=_judged_on(built, precision) if here else "cpu",
+        device=device,
         max_error=job.request.max_error,
+        careful=careful,
     )
+    return proven, careful

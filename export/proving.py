@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import evaluation, runtimes, trial
+from penstock import evaluation, runtimes
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say
 from penstock.export import gate, limits
@@ -74,6 +74,7 @@ def prove(
     engine_run: bool = True,
     device: str = "cpu",
     max_error: float | None = None,
+    careful: bool = False,
 ) -> Verification:
     """Run a model file at the ends and odd sizes of every range that its signature promises, and compare its answers.
 
@@ -86,16 +87,15 @@ def prove(
         engine_run: whether the file is the artifact's own model, and not a stand-in for an engine.
         device: what it runs on.
         max_error: what the user accepts.
+        careful: as `trial.needs_care` says; it is asked before, since the file may end the process.
 
     Raises:
         GateError: a limit is passed.
-        PenstockError: the runtime refuses the file, or dies of it.
+        PenstockError: the runtime refuses the file.
     """
     signature = reference.signature
     batch = signature.dims[str(signature.batch)]
-    if runtime != "torch":  # PyTorch has run the module in this process already
-        trial.attempt(runtime, path, signature, device, precision)
-    with runtimes.load(runtime, path, signature, device=device, precision=precision) as runner:
+    with runtimes.load(runtime, path, signature, device=device, careful=careful) as runner:
         distances = gate.verify(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns)
         others = gate.verify_dims(runner, reference, budget.limits)
         if precision == "fp32":

@@ -17,7 +17,7 @@ _AS_FAST = 0.97
 
 
 def against_float32(
-    file: Path, graph: Any, signature: Signature, inputs: dict[str, Any], precision: str, device: str, work: Path
+    file: Path, graph: Any, signature: Signature, inputs: dict[str, Any], device: str, work: Path, *, careful: bool
 ) -> tuple[float, float, float]:
     """How many times as fast as float32 a lowered ONNX file runs here: the median of rounds, and their quartiles.
 
@@ -26,15 +26,15 @@ def against_float32(
         graph: the float32 `onnx.ModelProto`.
         signature: of both.
         inputs: a few rows of each input.
-        precision: the lowered model's.
         device: where both run.
         work: a folder for the float32 file.
+        careful: how the lowered model is loaded.
     """
     plain = graphs.write(graph, work, "reference.onnx")[0]
     batch = signature.dims[str(signature.batch)].opt
     fed, cells = timing.feeds(inputs, batch), (Cell(batch), Cell(batch))
     with (
-        runtimes.load("onnxruntime", file, signature, device=device, precision=precision) as low,
+        runtimes.load("onnxruntime", file, signature, device=device, careful=careful) as low,
         runtimes.load("onnxruntime", plain, signature, device=device) as full,
     ):
         timing.measure([(low, fed, cells[0]), (full, fed, cells[1])], _SECONDS, _ROUNDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from penstock import architecture, card, checkpoint, datasets, options
+from penstock import architecture, card, checkpoint, datasets, options, trial
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.errors import GateError, PenstockError, Say
@@ -59,9 +59,19 @@ def verify(
     steadiness.check_source(reference, limits.of_source(reference.noise, accepted))
     budget = Terms(reference, accepted).budget(receipt.precision)
     budget = replace(budget, limits=_widened(found) or budget.limits)
+    careful = bool(receipt.build.get("careful"))
+    if receipt.runtime != "torch":
+        trial.attempt(receipt.runtime, found.model_path, receipt.signature, device, careful=careful)
     try:
         proven = proving.prove(
-            reference, receipt.runtime, found.model_path, budget, receipt.precision, device=device, max_error=accepted
+            reference,
+            receipt.runtime,
+            found.model_path,
+            budget,
+            receipt.precision,
+            device=device,
+            max_error=accepted,
+            careful=careful,
         )
     except GateError as error:
         told = str(error).removeprefix(gate.STOPPED).lstrip(": ").partition("; nothing was published")[0]

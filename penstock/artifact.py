@@ -126,7 +126,7 @@ class Artifact:
             receipt.signature,
             device=device,
             threads=threads,
-            precision=receipt.precision,
+            careful=bool(receipt.build.get("careful")),
         )
 
 

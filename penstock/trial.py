@@ -1,6 +1,6 @@
 """Trials: loading and running a model once in a process of its own, since a runtime may crash on a file.
 
-python -m penstock.trial RUNTIME FILE DEVICE PRECISION [SIGNATURE-AS-JSON]
+python -m penstock.trial RUNTIME FILE DEVICE CARE [SIGNATURE-AS-JSON]
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from penstock.signature import Signature
 from penstock.synthetic import synthesize
 
 TIMEOUT_S = 600
+_CARE = {False: "as-usual", True: "careful"}
 
 
 def attempt(
-    runtime: str, path: Path, signature: Signature | None = None, device: str = "cpu", precision: str = "fp32"
+    runtime: str, path: Path, signature: Signature | None = None, device: str = "cpu", *, careful: bool = False
 ) -> None:
     """See that a runtime survives a file, in a process that may die of it. Without a signature, an ONNX file's own.
 
@@ -30,7 +31,7 @@ def attempt(
         PenstockError: the process died of a signal, or did not end.
     """
     contract = [signature.model_dump_json()] if signature is not None else []
-    command = python_command("penstock.trial", runtime, str(path), device, precision, *contract)
+    command = python_command("penstock.trial", runtime, str(path), device, _CARE[careful], *contract)
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except subprocess.TimeoutExpired:
@@ -38,6 +39,22 @@ def attempt(
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise PenstockError(f"{path.name}: {runtime} crashes on it ({name}); try another --precision or --format")
+
+
+def needs_care(runtime: str, path: Path, signature: Signature | None = None, device: str = "cpu") -> bool:
+    """Whether a runtime survives a file only where it leaves out what it may die of.
+
+    Raises:
+        PenstockError: it dies of it all the same, or does not end.
+    """
+    try:
+        attempt(runtime, path, signature, device)
+    except PenstockError:
+        if runtime != "onnxruntime":
+            raise
+        attempt(runtime, path, signature, device, careful=True)
+        return True
+    return False
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
@@ -49,10 +66,11 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", start, *arguments]
 
 
-def _run(runtime: str, path: str, device: str, precision: str, signature: str | None = None) -> None:
-    contract = read_signature(Path(path)) if signature is None else Signature.model_validate_json(signature)
+def _run(runtime: str, path: str, device: str, care: str, signature: str | None = None) -> None:
+    careful, held = care == _CARE[True], Path(path)
+    contract = Signature.model_validate_json(signature) if signature else read_signature(held, careful=careful)
     sizes = {name: dim.min for name, dim in contract.dims.items()}
-    with runtimes.load(runtime, Path(path), contract, device=device, precision=precision) as runner:
+    with runtimes.load(runtime, held, contract, device=device, careful=careful) as runner:
         runner.run(synthesize(contract, sizes).inputs)
 
 

@@ -172,12 +172,14 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     from penstock.runtimes.onnxruntime import read_signature
 
     # Nobody vouches for a bare file, and a crash would take the other models along.
-    trial.attempt("onnxruntime", path)
-    signature = read_signature(path)
+    careful = trial.needs_care("onnxruntime", path)
+    signature = read_signature(path, careful=careful)
 
     def make() -> BatchFunction:
         return RunnerBatches(
-            runtimes.load("onnxruntime", path, signature, device=limits.device, threads=limits.threads_each)
+            runtimes.load(
+                "onnxruntime", path, signature, device=limits.device, threads=limits.threads_each, careful=careful
+            )
         )
 
     return Model(path.stem, 1, signature, None, make, limits, metrics)

@@ -45,10 +45,8 @@ class Side:
     def load(self, device: str) -> Runner:
         if self.found is not None:
             return self.found.load(device=device)
-        half = self.graph is not None and "fp16" in precisions.of_graph(self.graph).values()
-        precision = "fp16" if half else "fp32"
-        trial.attempt("onnxruntime", self.path, self.signature, device, precision)
-        return runtimes.load("onnxruntime", self.path, self.signature, device=device, precision=precision)
+        careful = trial.needs_care("onnxruntime", self.path, self.signature, device)
+        return runtimes.load("onnxruntime", self.path, self.signature, device=device, careful=careful)
 
 
 @dataclass
@@ -76,7 +74,8 @@ def side(path: Path) -> Side:
     if path.suffix != ".onnx" or not path.is_file():
         raise PenstockError(f"{path}: must be an artifact's folder or an .onnx file that is there")
     model = read_model(require("onnx", "export", "comparing graphs"), path)
-    return Side(path, None, read_signature(path), model.graph, path.stat().st_size)
+    careful = trial.needs_care("onnxruntime", path)
+    return Side(path, None, read_signature(path, careful=careful), model.graph, path.stat().st_size)
 
 
 def diff(

@@ -3,7 +3,7 @@
 A runtime is a module of this folder with two functions:
 
 - `unavailable(build) -> str | None`: why an artifact with these build facts cannot run on this machine, or None;
-- `load(path, signature, device=…, threads=…, precision=…) -> Runner`.
+- `load(path, signature, device=…, threads=…, careful=…) -> Runner`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def load(
     *,
     device: str = "cpu",
     threads: int | None = None,
-    precision: str = "fp32",
+    careful: bool = False,
 ) -> Runner:
     """Load `path` with `runtime`.
 
@@ -104,14 +104,14 @@ def load(
         signature: the contract that the file was exported with.
         device: `cpu` or `cuda:0`; a runtime that knows only one kind takes that.
         threads: intra-op threads on a CPU; None leaves it to the runtime.
-        precision: what the file was lowered to, which some runtimes must know.
+        careful: leave out what makes the runtime die of some graphs: see `penstock.trial.needs_care`.
 
     Raises:
         PenstockError: the runtime is unknown or not installed, or refuses the file.
     """
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
         raise PenstockError(f"--device {device!r}: must be cpu, cuda or cuda:N")
-    runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, precision=precision)
+    runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, careful=careful)
     return runner
 
 

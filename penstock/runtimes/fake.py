@@ -36,7 +36,7 @@ class FakeRunner(BaseRunner):
 
 
 def load(
-    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, careful: bool = False
 ) -> FakeRunner:
     """Load nothing: `path` need not exist."""
     return FakeRunner(signature)

@@ -58,10 +58,10 @@ class OnnxRunner(BaseRunner):
 
 
 def load(
-    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, careful: bool = False
 ) -> OnnxRunner:
     """Load an ONNX file; on `cuda:N` through the CUDA provider, which must be installed."""
-    session = _session(path, device, threads, precision)
+    session = _session(path, device, threads, careful=careful)
     has = [item.name for item in session.get_inputs()], [item.name for item in session.get_outputs()]
     wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
     if has != wants:
@@ -69,9 +69,9 @@ def load(
     return OnnxRunner(session, signature)
 
 
-def read_signature(path: Path) -> Signature:
+def read_signature(path: Path, *, careful: bool = False) -> Signature:
     """The signature that an ONNX file itself declares, with a default range for each dimension that moves."""
-    session = _session(path, "cpu", 1)
+    session = _session(path, "cpu", 1, careful=careful)
     dims: dict[str, Dim] = {}
     tensors = []
     for group in (session.get_inputs(), session.get_outputs()):
@@ -106,7 +106,7 @@ def _reason(error: Exception) -> str:
     return re.split(r"Status Message: |\] : \d+ : \w+ : ", line)[-1].strip()[:300]
 
 
-def _session(path: Path, device: str, threads: int | None, precision: str = "fp32") -> Any:
+def _session(path: Path, device: str, threads: int | None, *, careful: bool = False) -> Any:
     onnxruntime = require("onnxruntime", "serve", "running an ONNX model")
     options = onnxruntime.SessionOptions()
     # What goes wrong is raised, and said once by whoever asked.
@@ -128,8 +128,8 @@ def _session(path: Path, device: str, threads: int | None, precision: str = "fp3
         # fp32 means fp32: the provider would round convolutions' inputs to TF32, 10 bits of mantissa, by itself.
         facts = {"device_id": int(device.partition(":")[2] or 0), "use_tf32": 0}
         providers.insert(0, ("CUDAExecutionProvider", facts))
-    # On float16 graphs this optimiser reads what is not there, and the process dies; it is for float32 convolutions.
-    dropped = ["NchwcTransformer"] if precision == "fp16" else None
+    # In some float16 graphs this optimiser reads what is not there, and the process dies. Convolutions want it.
+    dropped = ["NchwcTransformer"] if careful else None
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=dropped)
     except Exception as error:  # onnxruntime raises a class of its own for each status code

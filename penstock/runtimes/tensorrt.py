@@ -163,7 +163,7 @@ class TensorRTRunner(BaseRunner):
 
 
 def load(
-    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, careful: bool = False
 ) -> TensorRTRunner:
     """Load a serialized engine onto `cuda:N` (`cpu`, the other runtimes' default, stands for `cuda:0` here).
 

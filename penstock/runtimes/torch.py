@@ -72,7 +72,7 @@ def name_outputs(answer: Any, names: list[str]) -> dict[str, Any]:
 
 
 def load(
-    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, careful: bool = False
 ) -> TorchRunner:
     """Load a TorchScript file, or a program of torch.export's."""
     if device.startswith("cuda"):

@@ -60,15 +60,15 @@ def test_the_other_process_is_given_the_runtime_the_file_and_the_contract(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python(monkeypatch, tmp_path, f"printf '%s\\n' \"$@\" > {tmp_path}/asked")
-    trial.attempt("tensorrt", tmp_path / "a model.plan", SIGNATURE, "cuda:0", "fp16")
+    trial.attempt("tensorrt", tmp_path / "a model.plan", SIGNATURE, "cuda:0", careful=True)
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked[0] == "-c"
     assert "'penstock.trial'" in asked[1]
     assert asked[2:4] == ["tensorrt", str(tmp_path / "a model.plan")]
-    assert asked[4:6] == ["cuda:0", "fp16"]
+    assert asked[4:6] == ["cuda:0", "careful"]
     assert Signature.model_validate(json.loads(asked[6])) == SIGNATURE
     trial.attempt("onnxruntime", tmp_path / "model.onnx")
-    assert (tmp_path / "asked").read_text().splitlines()[4:] == ["cpu", "fp32"]
+    assert (tmp_path / "asked").read_text().splitlines()[4:] == ["cpu", "as-usual"]
 
 
 def test_a_file_of_the_user_s_is_not_imported_over_there(
@@ -87,7 +87,7 @@ def test_the_model_is_run_at_its_smallest_sizes(monkeypatch: pytest.MonkeyPatch,
     seen: list[tuple[int, ...]] = []
     real = FakeRunner.run
     monkeypatch.setattr(FakeRunner, "run", lambda self, feeds: seen.append(feeds["x"].shape) or real(self, feeds))
-    trial._run("fake", str(tmp_path / "none"), "cpu", "fp32", SIGNATURE.model_dump_json())
+    trial._run("fake", str(tmp_path / "none"), "cpu", "as-usual", SIGNATURE.model_dump_json())
     assert seen == [(3, 2)]
 
 
@@ -99,7 +99,17 @@ def test_a_real_file_is_really_loaded_and_run_over_there(repository: Path, tmp_p
     trial.attempt("onnxruntime", damaged)
     command = [sys.executable, "-m", "penstock.trial", "onnxruntime"]
     codes = [
-        subprocess.run([*command, str(path), "cpu", "fp32"], capture_output=True, check=False).returncode
+        subprocess.run([*command, str(path), "cpu", "as-usual"], capture_output=True, check=False).returncode
         for path in (held.model_path, damaged)
     ]
     assert codes == [0, 1]
+
+
+def test_a_file_that_a_runtime_survives_only_with_care_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python(monkeypatch, tmp_path, 'ulimit -c 0; case "$*" in *careful*) exit 0;; esac; kill -SEGV $$')
+    assert trial.needs_care("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+    python(monkeypatch, tmp_path, "exit 0")
+    assert not trial.needs_care("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+    python(monkeypatch, tmp_path, "ulimit -c 0; kill -SEGV $$")
+    with pytest.raises(PenstockError, match="crashes on it"):
+        trial.needs_care("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
