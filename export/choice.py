@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock import runtimes, timing
+from penstock import options, runtimes, timing
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, require
+from penstock.export import formats
 from penstock.receipt import Candidate, Choice
 from penstock.timing import Cell
 
 # From the most precise to the least.
-ORDER = ("fp32", "fp16", "bf16", "int8", "fp8")
+ORDER = options.EVERY_PRECISION
 FORMATS = ("onnx", "torchscript", "trt")
 _ROUNDS, _RESAMPLES, _CONFIDENCE = 20, 2000, 0.95
 
@@ -48,8 +49,7 @@ def candidates(precisions: Sequence[str], place: str) -> tuple[list[tuple[str, s
 
 def _why_not(format: str, precision: str, place: str, engines: str | None) -> str | None:
     """Why a format and precision is no candidate; "" where there is no such thing."""
-    held = {"onnx": ORDER[:4], "torchscript": ORDER[:2], "trt": ORDER}[format]
-    if precision not in held:
+    if precision not in formats.precisions(format):
         return ""
     if format == "trt":
         return engines

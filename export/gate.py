@@ -56,11 +56,7 @@ def verify(
     Raises:
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
-    seen: list[Distance] = []
-    for found, failure in _examined(runner, rows, expected, limits, batch, columns):
-        _refuse(failure)
-        seen.extend(found)
-    return tuple(worst(seen))
+    return tuple(worst(_passed(_examined(runner, rows, expected, limits, batch, columns))))
 
 
 def examine(runner: Runner, reference: Reference, budget: Budget) -> tuple[tuple[Distance, ...], str | None]:
@@ -135,11 +131,7 @@ def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits])
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
-    seen: list[Distance] = []
-    for found, failure in _examined_dims(runner, reference, limits):
-        _refuse(failure)
-        seen.extend(found)
-    return seen
+    return _passed(_examined_dims(runner, reference, limits))
 
 
 def _examined_dims(
@@ -214,6 +206,11 @@ def _failure(found: list[Distance], limits: dict[str, Limits], where: str) -> st
     return None
 
 
-def _refuse(failure: str | None) -> None:
-    if failure is not None:
-        raise GateError(f"{STOPPED}: {failure}")
+def _passed(parts: Iterator[tuple[list[Distance], str | None]]) -> list[Distance]:
+    """All distances; the first failure ends it."""
+    seen: list[Distance] = []
+    for found, failure in parts:
+        if failure is not None:
+            raise GateError(f"{STOPPED}: {failure}")
+        seen.extend(found)
+    return seen

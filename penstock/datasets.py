@@ -234,12 +234,21 @@ def _array(archive: Any, name: str) -> Any:
         if file.read(len(_MAGIC)) != _MAGIC:
             return np.asarray(archive[name])
     with archive.zip.open(entry) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+        shape, by_columns, dtype = npy_header(file)
         if not shape or by_columns or dtype.hasobject or math.prod(shape) * dtype.itemsize < LEAST:
             return np.asarray(archive[name])
         return spooled(_parts(file, shape, dtype), shape[0], dtype, shape[1:])
+
+
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The shape of a .npy file's array, whether it lies by columns, and its dtype; the file is read up to its numbers.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)
 
 
 def _parts(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

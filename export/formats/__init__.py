@@ -135,15 +135,25 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
+def precisions(name: str) -> tuple[str, ...]:
+    """The precisions that a format can hold.
+
+    Raises:
+        PenstockError: there is no such format.
+    """
+    held: tuple[str, ...] = _module(name).PRECISIONS
+    return held
+
+
 def check(name: str, precision: str) -> None:
     """See that there is such a format, and that it can hold the precision; before any work is done.
 
     Raises:
         PenstockError: with the choices there are.
     """
-    module = _module(name)
-    if precision not in module.PRECISIONS:
-        raise PenstockError(f"--precision {precision!r}: format {name} holds {', '.join(module.PRECISIONS)}")
+    held = precisions(name)
+    if precision not in held:
+        raise PenstockError(f"--precision {precision!r}: format {name} holds {', '.join(held)}")
 
 
 def export(name: str, source: Source, options: Options, folder: Path, work: Path) -> Built:

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock import artifact
 from penstock.artifact import Artifact
+from penstock.datasets import npy_header
 from penstock.errors import PenstockError, require
 from penstock.files import sha256
 from penstock.inspection import precisions
@@ -273,9 +274,7 @@ def of_samples(path: Path) -> Inspection:
 
 
 def _array_header(file: Any) -> tuple[str, tuple[int, ...]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, _, dtype = npy_header(file)
     return str(dtype), shape
 
 

@@ -165,7 +165,7 @@ def _nodes(a: Side, b: Side) -> dict[str, tuple[str, str]]:
 
 
 def _listed(graph: Any) -> dict[str, str]:
-    operators = {node.name or next(iter(node.output), ""): node.op_type for node in graph.node}
+    operators = {precisions.name_of(node): node.op_type for node in graph.node}
     return {name: f"{operators[name]} {precision}" for name, precision in precisions.of_graph(graph).items()}
 
 

@@ -43,11 +43,12 @@ def of_graph(graph: Any) -> dict[str, str]:
             kinds.update(dict.fromkeys(node.output, given[1] or 1))
         precision = _precision(node, low, kind)
         if precision is not None and node.op_type not in _MOVERS:
-            found[_named(node)] = precision
+            found[name_of(node)] = precision
     return found
 
 
-def _named(node: Any) -> str:
+def name_of(node: Any) -> str:
+    """A node's name, or that of its first output."""
     return str(node.name or next(iter(node.output), ""))
 
 
@@ -81,7 +82,7 @@ def _kind(node: Any, kinds: Mapping[str, int]) -> int:
 
 def summary(graph: Any) -> str:
     """The map in words, a line for each precision: how many nodes of which operators are in it."""
-    operators = {_named(node): node.op_type for node in graph.node}
+    operators = {name_of(node): node.op_type for node in graph.node}
     counted: dict[str, Counter[str]] = defaultdict(Counter)
     for name, precision in of_graph(graph).items():
         counted[precision][operators[name]] += 1
