@@ -46,17 +46,18 @@ class Budget:
 
     def __str__(self) -> str:
         """All that judgements by it hang on."""
-        lost = None if self.accuracy is None else (self.accuracy.most_lost, self.accuracy.source)
+        lost = None if self.accuracy is None else (self.accuracy.most_lost, self.accuracy.source, self.accuracy.digest)
         return f"{self.ranking()} {lost}"
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Labelled rows, the source's own score on them, and how many points of it may be lost."""
+    """Labelled rows and their digest, the source's own score on them, and how many points of it may be lost."""
 
     rows: Rows
     source: Score
     most_lost: float
+    digest: str = ""
 
     def lost(self, score: Score) -> float:
         """The points that a score is under the source's; less than 0 where it is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from penstock.export.precision.dynamic import ForDynamic
 from penstock.export.precision.half import ForHalf
 from penstock.export.precision.int8 import ForOnnxruntime
 from penstock.export.precision.tensorrt import ForTensorrt
+from penstock.inspection import precisions
 from penstock.receipt import Calibration, Plan, PlanPoint
 from penstock.signature import Signature
 
@@ -79,7 +81,7 @@ def lower(
     counted = replace(counted, width=2 if wish.precision in ("fp16", "bf16") else 1)
     method = _method(wish, target, source, counted)
     lowering = _lowering(source, signature, samples, real, wish.precision, target, method, work)
-    key = _key(source, wish.precision, target, method, samples, real)
+    key = _key(source, signature, wish.precision, target, method, samples, real)
     trials = Trials(lowering, wish.judge, cache.key(key, wish.budget))
     quick = Trials(lowering, wish.quick, cache.key(key, wish.ranking, "ranking"))
     plan = budget.plan(lowering, trials, quick, counted, wish.say)
@@ -89,7 +91,12 @@ def lower(
         _tell_headroom(lowering, target, wish.say)
     if plan.kept:
         _tell(plan, wish.say)
-    return Lowered(lowering.graph(plan.kept), lowering.record, plan, notes)
+    made = lowering.graph(plan.kept)
+    if not set(precisions.of_graph(made.graph).values()) - {"fp32", "fp64"}:
+        raise PenstockError(f"{wish.precision} finds nothing here that it could lower; export it as fp32")
+    if method == dynamic.METHOD:
+        notes["rows_share_scales"] = True
+    return Lowered(made, lowering.record, plan, notes)
 
 
 def _lowering(
@@ -107,6 +114,8 @@ def _lowering(
         without = _NO_BF16 if (precision, target) == ("bf16", "onnxruntime") else ()
         floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
         return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work, without)
+    if (precision, target) == ("int8", "onnxruntime"):
+        qdq.refuse_reaching_in(source, precision)
     if method == dynamic.METHOD:
         return ForDynamic(source, work)
     if real is None:
@@ -128,6 +137,12 @@ def needs_samples(precision: str) -> str:
 
 def _method(wish: Wish, target: Target, source: Any, counted: Costs) -> str:
     """How scales are found: as the user says; else dynamically where products outweigh convolutions on the CPU."""
+    if wish.method == dynamic.METHOD:
+        if (wish.precision, target) != ("int8", "onnxruntime"):
+            raise PenstockError(
+                f"--calibration dynamic: is of int8 by onnxruntime, not of {wish.precision} for {target}"
+            )
+        return wish.method
     if wish.method != AUTO:
         calibration.check_method(wish.method)
         return wish.method
@@ -138,14 +153,26 @@ def _method(wish: Wish, target: Target, source: Any, counted: Costs) -> str:
     return _METHODS.get((wish.precision, target), "")
 
 
-def _key(source: Any, precision: str, target: Target, method: str, samples: Rows, real: Rows | None) -> str:
-    """The digest of all that a judgement hangs on but its budget."""
+def _key(
+    source: Any,
+    signature: Signature,
+    precision: str,
+    target: Target,
+    method: str,
+    samples: Rows,
+    real: Rows | None,
+) -> str:
+    """The digest of all that a judgement hangs on but its budget.
+
+    The signature is part of it: its ranges decide what is tried beyond the samples, and which inputs are scaled up.
+    """
     light, weights = protos.unloaded(source)
     digests = [tensor.raw_data for tensor in weights]
     rows = [calibration.digest(rows) for rows in (samples, real) if rows is not None]
     model = light.SerializeToString(deterministic=True)
-    version = require("onnxruntime", "export", "lowering").__version__
-    return cache.key(penstock.__version__, version, model, *digests, precision, target, method, *rows)
+    versions = [require(name, "export", "lowering").__version__ for name in ("onnxruntime", "modelopt")]
+    contract = signature.model_dump_json()
+    return cache.key(penstock.__version__, *versions, contract, model, *digests, precision, target, method, *rows)
 
 
 def _tell_headroom(lowering: ForHalf, target: Target, say: Say) -> None:
@@ -166,13 +193,17 @@ def _tell(plan: Plan, say: Say) -> None:
     best: dict[int, PlanPoint] = {}
     for point in plan.points:
         held = best.get(len(point.kept))
-        if held is None or (point.within, -point.error) > (held.within, -held.error):
+        if held is None or (point.within, -_error(point)) > (held.within, -_error(held)):
             best[len(point.kept)] = point
     for count, point in sorted(best.items()):
         drop = "" if point.drop is None else f", {point.drop:.2f} points of accuracy lost"
         within = "within the budget" if point.within else "over it"
         say(
-            f"  {count} kept in float32: error {point.error:.2e}{drop}, {point.lowered_operations:.0%} of "
+            f"  {count} kept in float32: error {_error(point):.2e}{drop}, {point.lowered_operations:.0%} of "
             f"multiply-adds lowered, {point.saved_bytes / 1e6:.2f} MB saved, {within}"
         )
     say(f"kept in float32: {', '.join(plan.kept)}")
+
+
+def _error(point: PlanPoint) -> float:
+    return inf if point.error is None else point.error

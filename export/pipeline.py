@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
 from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
+from penstock.export import graph as graphs
 from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
 from penstock.export.precision import calibration as calibrations
@@ -27,7 +29,9 @@ from penstock.export.precision import dynamic
 from penstock.export.proving import Terms
 from penstock.export.reference import Reference, refer
 from penstock.export.request import Request
+from penstock.parity import worst
 from penstock.receipt import Candidate, Verification
+from penstock.runtimes.torch import TorchRunner
 from penstock.signature import SignatureMismatch
 from penstock.synthetic import synthesize
 
@@ -68,6 +72,7 @@ def export(request: Request, say: Say) -> list[Artifact]:
     limits.of_variant("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
     if request.calibration not in (lowering.AUTO, dynamic.METHOD):
         calibrations.check_method(request.calibration)
+    _refuse_idle(request)
     if request.formats == (AUTO,):
         if request.opset is not None or request.road != "auto":
             raise PenstockError("--format auto: takes no --opset, --trace and --script; they are of one format")
@@ -84,12 +89,24 @@ def export(request: Request, say: Say) -> list[Artifact]:
     return [_variant(job, name, precision, say) for name, precision in request.variants]
 
 
+def _refuse_idle(request: Request) -> None:
+    """Refuse options that none of the precisions makes use of."""
+    asked = ", ".join(request.precisions)
+    if request.accuracy_drop is not None and set(request.precisions) == {"fp32"}:
+        raise PenstockError(
+            f"--accuracy-drop {request.accuracy_drop:g}: is of a lower precision, as --int8 is, not of {asked}"
+        )
+    if request.calibration != lowering.AUTO and not {"int8", "fp8"} & set(request.precisions):
+        raise PenstockError(f"--calibration {request.calibration}: is of int8 and fp8, not of {asked}")
+
+
 def _chosen(request: Request, say: Say) -> Artifact:
     """Export what may be fast here, measure it, and publish the fastest that is within the budget."""
     place = choice.device()
     able, refused = choice.candidates(request.precisions, place)
     choice.refuse_none(able, refused)
-    job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say)
+    # Of the candidates those that lack samples fall out by themselves.
+    job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say, needing_samples=())
     with artifact.draft(request.output) as folder:
         inside = replace(job, request=replace(job.request, output=folder.parent / "candidates"))
         found = []
@@ -112,15 +129,15 @@ def _chosen(request: Request, say: Say) -> Artifact:
     return published
 
 
-def _prepare(request: Request, say: Say) -> _Job:
+def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, str]] | None = None) -> _Job:
     started = time.perf_counter()
     origin = checkpoint.load(request.checkpoint, request.override, say)
     card = origin.card
     given = None
-    if request.data is not None and not request.random_data:
+    if request.data is not None:
         given = datasets.read(request.data, card.preprocess, card.labels)
     say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
-    _check(request, origin, given)
+    _check(request, origin, given, request.variants if needing_samples is None else needing_samples)
     load_s = time.perf_counter() - started
     module, notes = _fused(request, origin, say)
     reference = refer(origin, given)
@@ -136,6 +153,7 @@ def _prepare(request: Request, say: Say) -> _Job:
     )
     calibration = given or origin.calibration
     if request.random_data:
+        say("note: scales are measured on RANDOM numbers, as --data random asks; the receipt says so")
         sizes = {name: dim.opt for name, dim in card.signature.dims.items()}
         calibration = synthesize(card.signature, {**sizes, str(card.signature.batch): _RANDOM_ROWS})
     samples = Rows(reference.rows.inputs, None, reference.real).take(reference.samples)
@@ -153,7 +171,9 @@ def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Ro
     return replace(terms, accuracy=proving.accuracy(reference, labelled, request.accuracy_drop))
 
 
-def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
+def _check(
+    request: Request, origin: Checkpoint, given: Rows | None, needing_samples: Sequence[tuple[str, str]]
+) -> None:
     """See to all that can be known before the work begins."""
     signature = origin.card.signature
     if origin.kind == "torchscript" and "pt2" in request.formats:
@@ -178,7 +198,7 @@ def _check(request: Request, origin: Checkpoint, given: Rows | None) -> None:
                 f"--data {request.data}: {error} (--dim widens a range, array.astype a dtype)"
             ) from None
     elif origin.calibration is None and not request.random_data:
-        for name, precision in request.variants:
+        for name, precision in needing_samples:
             static = name == "trt" or request.calibration not in (lowering.AUTO, dynamic.METHOD)
             if precision == "fp8" or (precision == "int8" and static):
                 raise PenstockError(lowering.needs_samples(precision))
@@ -215,6 +235,10 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             raise GateError(f"{variant}: {error}{hint}") from None
         except PenstockError as error:
             raise PenstockError(f"{variant}: {error}") from None
+        if built.build.get("rows_share_scales"):
+            say(
+                f"{variant}: note: rows of a run share their scales; penstock serve gives each request a run of its own"
+            )
         timed = _timed(job, variant, built, folder, precision, work, say, careful=careful)
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))
@@ -252,13 +276,19 @@ def _judged_on(built: Built, precision: str) -> str:
 def _timed(
     job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say, *, careful: bool
 ) -> dict[str, tuple[float, ...]]:
-    """How a lowered ONNX model's speed compares with float32's here, said where it is the slower one."""
-    if precision == "fp32" or built.runtime != "onnxruntime" or runtimes.unavailable("onnxruntime", built.build):
+    """How a lowered model's speed compares with float32's here, said where it is the slower one."""
+    if precision == "fp32" or built.runtime == "tensorrt" or runtimes.unavailable(built.runtime, built.build):
         return {}
-    reference, device = job.terms.reference, choice.device()
-    inputs = take(reference.rows.inputs, slice(GOLDEN_ROWS))
+    reference, device = job.terms.reference, choice.device() if built.runtime == "onnxruntime" else "cpu"
+    inputs, signature = take(reference.rows.inputs, slice(GOLDEN_ROWS)), reference.signature
+    if built.runtime == "onnxruntime":
+        plain = graphs.write(job.source.graph, work, "reference.onnx")[0]
+        full = runtimes.load("onnxruntime", plain, signature, device=device)
+    else:
+        full = TorchRunner(reference.module, signature)
     file = folder / built.model_file
-    found = speed.against_float32(file, job.source.graph, reference.signature, inputs, device, work, careful=careful)
+    with full, runtimes.load(built.runtime, file, signature, device=device, careful=careful) as low:
+        found = speed.against_float32(low, full, signature, inputs)
     half = speed.of_sibling(job.request.output / f"{variant.removesuffix(precision)}fp16")
     if (said := speed.note(precision, found[0], half, device)) is not None:
         say(f"{variant}: {said}")
@@ -285,4 +315,11 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> tuple[Veri
         max_error=job.request.max_error,
         careful=careful,
     )
+    if here and built.rounding is not None and device == "cpu":
+        # This CPU computes it in float32; what its precision does elsewhere counts too.
+        rounded = proving.prove(
+            *(job.terms.reference, "onnxruntime", built.rounding, job.terms.budget(precision), precision),
+            max_error=job.request.max_error,
+        )
+        proven = proven.model_copy(update={"distances": tuple(worst([*proven.distances, *rounded.distances]))})
     return proven, careful

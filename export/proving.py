@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock import evaluation, runtimes
+import numpy as np
+
+from penstock import cache, evaluation, runtimes
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say
 from penstock.export import gate, limits
 from penstock.export.judging import Judge
 from penstock.export.limits import Accuracy, Budget
 from penstock.export.lowering import Wish
+from penstock.export.precision.calibration import digest
 from penstock.export.reference import Reference
 from penstock.parity import worst
 from penstock.receipt import AccuracyKept, Verification
@@ -61,7 +64,8 @@ def accuracy(reference: Reference, labelled: Rows, most_lost: float) -> Accuracy
             "pictures for each class; --max-error sets a budget that needs none"
         )
     source = evaluation.evaluate(TorchRunner(reference.module, reference.signature), labelled, reference.signature)
-    return Accuracy(labelled, source, most_lost)
+    data = cache.key(digest(labelled), np.ascontiguousarray(labelled.labels).tobytes())
+    return Accuracy(labelled, source, most_lost, data)
 
 
 def prove(

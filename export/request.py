@@ -14,7 +14,10 @@ from penstock.export.formats import Road
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; one variant is made for each format and precision."""
+    """What the user asked for; one variant is made for each format and precision.
+
+    `random_data`: scales are to be measured on random numbers, which `--data random` asks for.
+    """
 
     checkpoint: Path
     formats: tuple[str, ...] = ("onnx",)
@@ -26,15 +29,11 @@ class Request:
     road: Road = "auto"
     opset: int | None = None
     data: Path | None = None
+    random_data: bool = False
     max_error: float | None = None
     min_agreement: float | None = None
     accuracy_drop: float | None = None
     calibration: str = "auto"
-
-    @property
-    def random_data(self) -> bool:
-        """Whether scales are to be measured on random numbers, asked for by name: `--data random`."""
-        return self.data == Path("random")
 
     @property
     def variants(self) -> list[tuple[str, str]]:
@@ -70,7 +69,7 @@ class Request:
             ("--key", choice.key),
             ("--prefix", choice.prefix),
             *(("--allow-partial", pattern) for pattern in choice.partial),
-            ("--data", self.data),
+            ("--data", "random" if self.random_data else _spelt(self.data)),
             ("--max-error", self.max_error),
             ("--min-agreement", self.min_agreement),
             ("--accuracy-drop", self.accuracy_drop),
@@ -86,6 +85,11 @@ class Request:
             "--allow-pickle": given.allow_pickle,
         }
         return (*words, *(flag for flag, wanted in flags.items() if wanted))
+
+
+def _spelt(data: Path | None) -> str | None:
+    """A path as --data takes it: a folder of the name `random` is none of random numbers."""
+    return f"./{data}" if data == Path("random") else None if data is None else str(data)
 
 
 def _number(end: float | str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock import artifact, runtimes, timing
+from penstock import artifact, timing
 from penstock.errors import PenstockError
-from penstock.export import graph as graphs
+from penstock.runtimes import Runner
 from penstock.signature import Signature
 from penstock.timing import Cell
 
@@ -17,27 +17,19 @@ _AS_FAST = 0.97
 
 
 def against_float32(
-    file: Path, graph: Any, signature: Signature, inputs: dict[str, Any], device: str, work: Path, *, careful: bool
+    low: Runner, full: Runner, signature: Signature, inputs: dict[str, Any]
 ) -> tuple[float, float, float]:
-    """How many times as fast as float32 a lowered ONNX file runs here: the median of rounds, and their quartiles.
+    """How many times as fast as float32 a lowered model runs here: the median of rounds, and their quartiles.
 
     Args:
-        file: the lowered model.
-        graph: the float32 `onnx.ModelProto`.
+        low: the lowered model.
+        full: the float32 one.
         signature: of both.
         inputs: a few rows of each input.
-        device: where both run.
-        work: a folder for the float32 file.
-        careful: how the lowered model is loaded.
     """
-    plain = graphs.write(graph, work, "reference.onnx")[0]
     batch = signature.dims[str(signature.batch)].opt
     fed, cells = timing.feeds(inputs, batch), (Cell(batch), Cell(batch))
-    with (
-        runtimes.load("onnxruntime", file, signature, device=device, careful=careful) as low,
-        runtimes.load("onnxruntime", plain, signature, device=device) as full,
-    ):
-        timing.measure([(low, fed, cells[0]), (full, fed, cells[1])], _SECONDS, _ROUNDS)
+    timing.measure([(low, fed, cells[0]), (full, fed, cells[1])], _SECONDS, _ROUNDS)
     return cells[0].speedup(cells[1])
 
 

@@ -57,7 +57,11 @@ def verify(
     held = [limit.max_error for limit in receipt.verification.limits.values()]
     accepted = max(held) if "--max-error" in receipt.source.options else None
     steadiness.check_source(reference, limits.of_source(reference.noise, accepted))
-    budget = Terms(reference, accepted).budget(receipt.precision)
+    terms = Terms(reference, accepted)
+    if (kept := receipt.verification.accuracy) is not None and given is not None and given.labels is not None:
+        terms = replace(terms, accuracy=proving.accuracy(reference, given, kept.most_lost))
+    budget = terms.budget(receipt.precision)
+    kind = "real" if reference.real else "SYNTHETIC"
     budget = replace(budget, limits=_widened(found) or budget.limits)
     careful = bool(receipt.build.get("careful"))
     if receipt.runtime != "torch":
@@ -75,11 +79,24 @@ def verify(
         )
     except GateError as error:
         told = str(error).removeprefix(gate.STOPPED).lstrip(": ").partition("; nothing was published")[0]
-        raise GateError(f"{found.folder} does not answer as {against} does: {told}") from None
-    kind = "real" if reference.real else "synthetic"
+        seen = f"on {reference.samples} {kind} samples"
+        hint = _of_receipt(found) if data is None and not reference.real else ""
+        raise GateError(f"{found.folder} does not answer as {against} does, {seen}: {told}{hint}") from None
     batches = ", ".join(map(str, proven.batches))
     say(f"compared with {against} on {reference.samples} {kind} samples, at batches {batches}")
+    if (scored := proven.accuracy) is not None:
+        figures = f"{scored.source:.2%} -> {scored.export:.2%} of {scored.samples}"
+        say(f"  accuracy {figures} (may fall by {scored.most_lost:g} points)")
+    elif kept is not None:
+        say("note: the accuracy that it was exported for was not looked at: --data with labels does")
     show(found, list(proven.distances), budget.limits, say)
+
+
+def _of_receipt(found: Artifact) -> str:
+    """The samples that an artifact was proven on, where those were real and named."""
+    data = _first(found.receipt.source, "--data")
+    real = found.receipt.verification.real and data not in (None, "random")
+    return f"; its receipt's were {found.receipt.verification.samples} real ones: --data {data}" if real else ""
 
 
 def _widened(found: Artifact) -> dict[str, Limits]:

@@ -104,6 +104,8 @@ class Artifact:
         reason = runtimes.unavailable(self.receipt.runtime, self.receipt.build)
         if reason is None:
             return None
+        if self.receipt.runtime != "tensorrt":
+            return f"{reason}; it was made for {self.receipt.hardware}: copy it there, and penstock verify proves it"
         return (
             f"{reason}; it was made for {self.receipt.hardware}; to rebuild it for another machine, run there: "
             f"{rebuild_command(self.receipt)}"
@@ -272,7 +274,9 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
     while True:
         version = check_contract(home, receipt.signature)
         receipt = receipt.model_copy(update={"version": version, "created": datetime.now(timezone.utc)})
-        (folder / RECEIPT).write_text(receipt.to_json())
+        text = receipt.to_json()
+        Receipt.model_validate_json(text)  # what cannot be read again is no receipt
+        (folder / RECEIPT).write_text(text)
         _sync(model)
         try:
             if version == 1:

@@ -236,10 +236,11 @@ def export(
     allow_partial: PartialOption = None,
     allow_pickle: PickleOption = False,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
+            metavar="PATH",
             help="Real samples for the gate and for scales: .npz with each input by name, or a folder of pictures; "
-            "`random` measures scales on random numbers."
+            "`random` measures scales on random numbers.",
         ),
     ] = None,
     calibration: Annotated[
@@ -314,7 +315,8 @@ def export(
                 fuse=fuse,
                 road=road,
                 opset=opset,
-                data=data,
+                data=None if data in (None, "random") else Path(str(data)),
+                random_data=data == "random",
                 max_error=max_error,
                 min_agreement=min_agreement,
                 accuracy_drop=accuracy_drop,

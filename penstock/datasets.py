@@ -272,6 +272,8 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise  # a spool's, not the file's
         raise PenstockError(f"--data {path}: not an {kind} ({error})") from None
+    except MemoryError:
+        raise
     except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
         raise PenstockError(f"--data {path}: damaged {kind.split()[0]} file ({error})") from None
 

@@ -35,7 +35,10 @@ def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part:
         PenstockError: the checkpoint records no data set.
     """
     if spec is None or preprocess is None:
-        raise PenstockError("no data set is recorded for this model; give labelled data with --data FILE.npz")
+        raise PenstockError(
+            "accuracy is measured on labelled data, and no data set is recorded for this model: give it with --data "
+            "FILE.npz, which holds `labels` too, or a folder of pictures for each class"
+        )
     return datasets.rows(datasets.load(spec)[part], preprocess)
 
 

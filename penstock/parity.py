@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.signature import Arrays
 
 _BAND = 1e3
+# Half of the rows may be off by no more than this share of their own size: one error over a whole batch says nothing of
+# rows that are small beside others.
+_TYPICAL, _ROWS = 0.5, 16
 
 
 class Limits(BaseModel):
@@ -49,7 +52,7 @@ class Distance(BaseModel):
     whose largest entry is the same one, for outputs of rank 2 with at least two columns; None elsewhere.
     A NaN or an Inf anywhere, in the reference too, makes the distance infinite and the agreement 0.
     Whole numbers, as classes are, are right or wrong: `entries` is how many there are (0 for floats), and `rel_l2` the
-    share of them that differ.
+    share of them that differ. `typical` is the median of the rows' own relative errors, where there are rows enough.
     """
 
     output: str
@@ -58,10 +61,11 @@ class Distance(BaseModel):
     cosine: float
     agreement: float | None = None
     entries: int = 0
+    typical: float | None = None
 
     def without_agreement(self) -> Distance:
         """The same distance for rows too few for a share of them to say anything."""
-        return self.model_copy(update={"agreement": None})
+        return self.model_copy(update={"agreement": None, "typical": None})
 
     def failure(self, limits: Limits) -> str | None:
         """The figure that leaves `limits`, in words, or None. NaN is never within a limit."""
@@ -70,6 +74,11 @@ class Distance(BaseModel):
             return None if self.rel_l2 <= allowed else f"{self.rel_l2:.2%} of its whole numbers differ"
         if not self.rel_l2 <= limits.max_error:  # limits are finite: Inf never passes either
             return f"relative L2 error {self.rel_l2:.3g} is over the limit of {limits.max_error:.3g}"
+        if self.typical is not None and not self.typical <= max(_TYPICAL, limits.max_error):
+            return (
+                f"half of the rows are off by {self.typical:.0%} of their own size or more, though the error over all "
+                f"is {self.rel_l2:.3g}: the samples differ too much in size for one scale"
+            )
         if self.agreement is not None and not self.agreement >= limits.min_agreement:
             return f"top-1 agreement {self.agreement:.2%} is under the limit of {limits.min_agreement:.2%}"
         return None
@@ -110,7 +119,17 @@ def distance(output: str, reference: NDArray[np.generic], actual: NDArray[np.gen
         rel_l2=error / norm if norm > 0 else error,
         cosine=float(np.vdot(expected, got)) / (norm * norm_got) if norm > 0 and norm_got > 0 else float(error == 0),
         agreement=agreement(expected, got),
+        typical=_typical(expected, difference),
     )
+
+
+def _typical(expected: NDArray[np.float64], difference: NDArray[np.float64]) -> float | None:
+    """The median over rows of a row's error by its own norm; rows of zeros have none."""
+    if expected.ndim == 0 or len(expected) < _ROWS:
+        return None
+    sizes, errors = (np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (expected, difference))
+    used = sizes > 0
+    return float(np.median(errors[used] / sizes[used])) if used.sum() >= _ROWS else None
 
 
 def small_columns(output: str, reference: NDArray[np.generic]) -> list[Columns]:
@@ -148,6 +167,7 @@ def worst(distances: list[Distance]) -> list[Distance]:
 
 def _worse(a: Distance, b: Distance) -> Distance:
     agreements = [value for value in (a.agreement, b.agreement) if value is not None]
+    typical = [value for value in (a.typical, b.typical) if value is not None]
     return Distance(
         output=a.output,
         # numpy's, since Python's own max loses a NaN that comes second.
@@ -156,4 +176,5 @@ def _worse(a: Distance, b: Distance) -> Distance:
         cosine=float(np.minimum(a.cosine, b.cosine)),
         agreement=min(agreements, default=None),
         entries=max(a.entries, b.entries),
+        typical=max(typical, default=None),
     )

@@ -90,13 +90,14 @@ class Calibration(BaseModel):
 class PlanPoint(BaseModel):
     """One plan that was tried: the nodes kept in float32, how far it is off, and what it lowers.
 
-    `error` is the relative L2 error of the worst output, `drop` the accuracy lost in points; `lowered_operations` the
-    share of all multiply-adds in lower precision, `saved_bytes` what its weights take less than in float32.
+    `error` is the relative L2 error of the worst output, None where its answers were no numbers; `drop` the accuracy
+    lost in points; `lowered_operations` the share of all multiply-adds in lower precision, `saved_bytes` what its
+    weights take less than in float32.
     """
 
     model_config = ConfigDict(frozen=True)
     kept: tuple[str, ...]
-    error: float
+    error: float | None
     drop: float | None = None
     within: bool
     lowered_operations: float

@@ -118,7 +118,8 @@ class Source:
 class Built:
     """What a format wrote: the file and its runtime, and if that cannot run here, what stands in for it at the gate.
 
-    A stand-in is a runtime and a path, in the artifact or in the work folder.
+    A stand-in is a runtime and a path, in the artifact or in the work folder; `rounding` a float32 graph that rounds as
+    the file does on a machine that has its kernels.
     """
 
     runtime: str
@@ -128,6 +129,7 @@ class Built:
     calibration: Calibration | None = None
     plan: Plan | None = None
     stand_in: tuple[str, Path] | None = None
+    rounding: Path | None = None
 
 
 def names() -> list[str]:
@@ -153,7 +155,9 @@ def check(name: str, precision: str) -> None:
     """
     held = precisions(name)
     if precision not in held:
-        raise PenstockError(f"--precision {precision!r}: format {name} holds {', '.join(held)}")
+        others = [other for other in names() if precision in precisions(other)]
+        hint = f"; --format {others[0]} holds {precision}" if others else ""
+        raise PenstockError(f"--precision {precision!r}: format {name} holds {', '.join(held)}{hint}")
 
 
 def export(name: str, source: Source, options: Options, folder: Path, work: Path) -> Built:

@@ -9,7 +9,7 @@ from penstock.export import graph as graphs
 from penstock.export import protos
 from penstock.export.formats import Built, Options, Source
 from penstock.export.opsets import at_opset
-from penstock.export.precision.emulation import stand_in
+from penstock.export.precision.emulation import emulated, stand_in, tells_more
 from penstock.export.sharing import share_weights
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8")
@@ -35,10 +35,11 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     needs = graphs.ir_version(graph)
     graphs.save(graph, folder, MODEL_FILE)
     half = stand_in(graph, work)  # bf16: this format knows no fp8
+    rounds = half is None and lowered is not None and tells_more(graph)
     return Built(
         runtime="onnxruntime",
         model_file=MODEL_FILE,
-        hardware=f"any {'GPU' if half else 'CPU or GPU'} that {needs or 'onnxruntime 1.20 or later'} runs on",
+        hardware=f"any {'NVIDIA GPU' if half else 'CPU or GPU'}, with {_runtime(needs)}",
         build={
             "tool": f"onnx {onnx.__version__}",
             "opset": graphs.opset(graph),
@@ -50,4 +51,10 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         calibration=lowered.calibration if lowered else None,
         plan=lowered.plan if lowered else None,
         stand_in=half,
+        rounding=graphs.write(emulated(graph), work, "rounding.onnx")[0] if rounds else None,
     )
+
+
+def _runtime(needs: str | None) -> str:
+    """The runtime, from the sentence on what an opset needs."""
+    return needs.partition("needs ")[2] if needs else "onnxruntime 1.20 or later"

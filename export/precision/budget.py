@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Protocol
 
 from penstock import cache
@@ -86,7 +86,9 @@ def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: S
     ranked = rank(lowering, quick)
     kept = _grown(ranked, trials, points, lowering, costs)
     kept = _trimmed(kept, trials, points, lowering, costs)
-    points = sorted(set(points), key=lambda point: (len(point.kept), point.error, point.kept))
+    points = sorted(
+        set(points), key=lambda point: (len(point.kept), inf if point.error is None else point.error, point.kept)
+    )
     return Plan(
         kept=tuple(name for name in lowering.nodes if name in kept),
         points=tuple(points),
@@ -134,10 +136,15 @@ def _grown(
 def _trimmed(
     kept: Sequence[str], trials: Trials, points: list[PlanPoint], lowering: Lowering, costs: Costs
 ) -> list[str]:
-    """The kept nodes without those that need not be, the least harmful tried first."""
+    """The kept nodes without those that need not be: the heaviest are tried first, then the least harmful.
+
+    Which of two nodes goes often decides whether the other must stay, and the heavier one is worth more when lowered.
+    """
     left = list(kept)
+    harmless_first = list(reversed(kept))
+    order = sorted(harmless_first, key=lambda name: -costs.operations.get(name, 0))
     with bar("trimming the plan", len(kept)) as advance:
-        for node in reversed(kept):
+        for node in order:
             fewer = [name for name in left if name != node]
             points.append(_point(lowering, trials, fewer, costs))
             if trials.of(fewer).failure is None:
@@ -151,7 +158,7 @@ def _point(lowering: Lowering, trials: Trials, kept: Collection[str], costs: Cos
     lowered = [name for name in lowering.nodes if name not in set(kept)]
     return PlanPoint(
         kept=tuple(sorted(kept)),
-        error=found.error,
+        error=found.error if isfinite(found.error) else None,
         drop=found.drop,
         within=found.failure is None,
         lowered_operations=costs.share(lowered),

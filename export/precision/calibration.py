@@ -30,10 +30,14 @@ _KIND = "calibration"
 
 @dataclass(frozen=True)
 class Scales:
-    """How large each tensor gets: `[low, high]`, clipped at the threshold of a method; and the record of it."""
+    """How large each tensor gets: `[low, high]`, clipped at the threshold of a method; and the record of it.
+
+    `unbounded` are tensors that have no range, as a mask of -Inf has none: they get NaN or Inf.
+    """
 
     ranges: dict[str, tuple[float, float]]
     record: Calibration
+    unbounded: frozenset[str] = frozenset()
 
 
 def check_method(method: str) -> None:
@@ -44,7 +48,9 @@ def check_method(method: str) -> None:
     """
     name, equals, share = method.partition("=")
     if name not in METHODS or (equals and name != "percentile"):
-        raise PenstockError(f"--calibration {method!r}: must be one of {', '.join(METHODS)}, or percentile=99.9")
+        raise PenstockError(
+            f"--calibration {method!r}: must be one of {', '.join(METHODS)}, percentile=99.9, or dynamic"
+        )
     if equals:
         try:
             within = 50 < float(share) <= 100
@@ -54,7 +60,9 @@ def check_method(method: str) -> None:
             raise PenstockError(f"--calibration {method!r}: the share must be over 50 and 100 at most, as in 99.99")
 
 
-def calibrate(graph: Any, tensors: Sequence[str], rows: Rows, method: str, least: int, work: Path) -> Scales:
+def calibrate(
+    graph: Any, tensors: Sequence[str], rows: Rows, method: str, least: int, work: Path, *, bounded: bool = True
+) -> Scales:
     """Run every row through a graph, and find the range of each tensor; the graph's own outputs are never clipped.
 
     Args:
@@ -64,18 +72,32 @@ def calibrate(graph: Any, tensors: Sequence[str], rows: Rows, method: str, least
         method: `entropy`, `max`, `percentile` or `percentile=SHARE`.
         least: the fewest rows that the graph takes.
         work: a folder for the graph.
+        bounded: whether each of the tensors must have a range; inputs must in any case.
 
     Raises:
-        PenstockError: the graph cannot be run, or a tensor gets NaN or Inf.
+        PenstockError: the graph cannot be run, or a tensor that must have a range gets NaN or Inf.
     """
     check_method(method)
     data = digest(rows)
     found = _observed(graph, tensors, rows, data, least, work)
     ranges, answers = {}, {value.name for value in graph.graph.output}
+    inputs = {value.name for value in graph.graph.input}
+    unbounded = {name: seen.unbounded for name, seen in found.items() if seen.unbounded is not None}
+    for name, row in unbounded.items():
+        if name in inputs:
+            raise PenstockError(f"calibration: input {name!r} holds NaN or Inf in sample {row}; leave it out of --data")
+        if bounded:
+            raise PenstockError(
+                f"calibration: tensor {name!r} gets NaN or Inf on sample {row}, and no scale fits that; fp16 and bf16 "
+                "keep such tensors in float32"
+            )
     for name, seen in found.items():
+        if name in unbounded:
+            continue
         clip = seen.most if name in answers else seen.threshold(method)
         ranges[name] = (max(seen.low, -clip), min(seen.high, clip))
-    return Scales(ranges, Calibration(method=method, samples=len(rows), digest=data, real=rows.real))
+    record = Calibration(method=method, samples=len(rows), digest=data, real=rows.real)
+    return Scales(ranges, record, frozenset(unbounded))
 
 
 def digest(rows: Rows) -> str:
@@ -165,12 +187,11 @@ def _run(path: Path, tensors: Sequence[str], rows: Rows, least: int) -> dict[str
     found = {name: Histogram() for name in tensors}
     for row, answer in _each(path, tensors, rows.inputs, least, "calibrating"):
         for name, array in answer.items():
-            try:
-                found[name].add(array)
-            except ValueError as error:
-                raise PenstockError(
-                    f"calibration: tensor {name!r} gets {error} on sample {row}; leave that sample out of --data"
-                ) from None
+            if found[name].unbounded is None:
+                try:
+                    found[name].add(array)
+                except ValueError:
+                    found[name].unbounded = row
     return found
 
 
@@ -210,7 +231,7 @@ def _real_rows(array: Any, left: int, least: int) -> Any:
 
 
 def _packed(found: dict[str, Histogram]) -> bytes:
-    ends = [(name, item.low, item.high, item.top, item.zeros) for name, item in found.items()]
+    ends = [(name, item.low, item.high, item.top, item.zeros, item.unbounded) for name, item in found.items()]
     file = io.BytesIO()
     counts = np.stack([item.counts for item in found.values()]) if found else np.zeros((0, BINS), np.int64)
     np.savez_compressed(file, ends=np.frombuffer(json.dumps(ends).encode(), np.uint8), counts=counts)
@@ -223,8 +244,8 @@ def _unpacked(kept: bytes, tensors: Sequence[str]) -> dict[str, Histogram] | Non
         with np.load(io.BytesIO(kept), allow_pickle=False) as archive:
             ends, counts = json.loads(bytes(archive["ends"])), archive["counts"]
         found = {
-            name: Histogram(float(low), float(high), float(top), int(zeros), row)
-            for (name, low, high, top, zeros), row in zip(ends, counts, strict=True)
+            name: Histogram(float(low), float(high), float(top), int(zeros), row, None if where is None else int(where))
+            for (name, low, high, top, zeros, where), row in zip(ends, counts, strict=True)
         }
     except Exception:  # whatever stands in that file
         return None

@@ -36,16 +36,17 @@ def tells_more(graph: Any) -> bool:
     """Whether a graph is judged by its emulation: where it needs one, and for fp16.
 
     onnxruntime's CPU computes fp16 in float32 and drops the casts between its nodes: what overflows or is rounded there
-    does not show. Nodes inside others are not emulated, and such a graph is judged as it is.
+    does not show.
     """
-    inside = any(held.HasField("g") for node in graph.graph.node for held in node.attribute)
-    return needed(graph) or (not inside and _holds(graph, (protos.onnx_package().TensorProto.FLOAT16,)))
+    return needed(graph) or _holds(graph, (protos.onnx_package().TensorProto.FLOAT16,))
 
 
 def _holds(graph: Any, kinds: tuple[int, ...]) -> bool:
-    if any(tensor.data_type in kinds for tensor in graph.graph.initializer):
-        return True
-    return any(_casts_to(node, kind) for node in graph.graph.node for kind in kinds)
+    return any(
+        any(tensor.data_type in kinds for tensor in inner.initializer)
+        or any(_casts_to(node, kind) for node in inner.node for kind in kinds)
+        for inner in protos.graphs_in(graph.graph)
+    )
 
 
 def emulated(graph: Any) -> Any:
@@ -58,24 +59,38 @@ def emulated(graph: Any) -> Any:
     """
     onnx = protos.onnx_package()
     inferred = onnx.shape_inference.infer_shapes(graph)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
-    low = {name: kind for name, kind in kinds.items() if kind in _halves()}
+    low = {
+        value.name: value.type.tensor_type.elem_type
+        for inner in protos.graphs_in(inferred.graph)
+        for value in (*inner.value_info, *inner.input, *inner.output)
+        if value.type.tensor_type.elem_type in _halves()
+    }
     made = protos.copied(graph)
-    made.graph.ClearField("value_info")
-    weights = {tensor.name: tensor for tensor in made.graph.initializer}
+    weights = {tensor.name: tensor for inner in protos.graphs_in(made.graph) for tensor in inner.initializer}
+    # Innermost first: what stands inside a node is done before the node is taken over.
+    for inner in reversed(list(protos.graphs_in(made.graph))):
+        _emulate(inner, low, weights)
+    return made
+
+
+def _emulate(graph: Any, low: dict[str, int], weights: dict[str, Any]) -> None:
+    """Put a graph's, or an inner graph's, rounding nodes into float32."""
+    graph.ClearField("value_info")
     ranks = {name: len(tensor.dims) for name, tensor in weights.items()}
     nodes: list[Any] = []
-    for node in made.graph.node:
+    for node in graph.node:
         if node.op_type in (_QUANTIZE, _DEQUANTIZE) and is_fp8(weights[node.input[2]]):
             nodes += _pair_half(node, weights, ranks)
         else:
             nodes += _rounded(node, low)
     nodes = [protos.copied(node) for node in nodes]
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    for tensor in made.graph.initializer:
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for tensor in graph.initializer:
         _widen(tensor)
-    return made
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type in _halves():
+            value.type.tensor_type.elem_type = protos.onnx_package().TensorProto.FLOAT
 
 
 def _halves() -> tuple[int, ...]:

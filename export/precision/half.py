@@ -79,8 +79,9 @@ class ForHalf:
         require("onnx", "export", precision).save(self._graph, str(self._path))
         self.headroom: tuple[Headroom, ...] = ()
         self.unsafe: frozenset[str] = frozenset()
+        tensors = floating(graph)
+        self._floats = frozenset(tensors)
         if precision == "fp16":
-            tensors = floating(graph)
             self.headroom = tuple(_headroom(graph, tensors, rows, scalable, least, work))
             self.unsafe = frozenset(_unsafe(graph, tensors, {item.tensor for item in self.headroom}))
         self.unsafe |= {node.name for node in graph.graph.node if node.op_type in without}
@@ -102,7 +103,11 @@ class ForHalf:
             )
 
     def _low(self, kept: Collection[str]) -> list[str]:
-        return [node.name for node in self._graph.graph.node if node.op_type not in MOVERS and node.name not in kept]
+        return [
+            node.name
+            for node in self._graph.graph.node
+            if node.op_type not in MOVERS and node.name not in kept and self._floats & {*node.input, *node.output}
+        ]
 
 
 @contextmanager

@@ -27,6 +27,7 @@ class Histogram:
 
     When a larger value comes `top` doubles and bins merge in pairs, which is exact: the counts depend on the values
     alone, not on their order or on how many came at a time. Zeros, which every scale holds exactly, are counted apart.
+    `unbounded` is the first sample on which the tensor got NaN or Inf; what was counted until then says nothing.
     """
 
     low: float = 0.0
@@ -34,6 +35,7 @@ class Histogram:
     top: float = 0.0
     zeros: int = 0
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    unbounded: int | None = None
 
     def add(self, values: NDArray[np.floating]) -> None:
         """Count finite values, of any shape.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from penstock.export.quiet import quiet
 
 # Where a tensor goes through one of these and nowhere else, its own range is never seen: theirs is.
 _CLIPS = ("Relu", "Clip")
+_NOTHING = "int8 finds no operator here that it can lower; export it as fp16 or fp32"
 
 
 class ForOnnxruntime:
@@ -48,22 +49,29 @@ class ForOnnxruntime:
         ends = {value.name for value in self._model.graph.output}
         nodes = self._model.graph.node
         self._left = {node.name for node in nodes if node.op_type in _CLIPS and node.input[0] in ends}
+        self._left |= set(_beyond_the_quantizer(self._model.graph))
         floats = _float_tensors(self._model)
         trial = self._quantizer(dict.fromkeys(floats, (-1.0, 1.0)), ())
         self.nodes = qdq.lowered_nodes(trial.model.model)
         if not self.nodes:
-            raise PenstockError("int8 finds no operator here that it can lower; export it as fp16 or fp32")
+            raise PenstockError(_NOTHING)
         # Every end of a node that may be lowered: which of them gets a scale hangs on what else is.
         able = [node for node in self._model.graph.node if trial.should_quantize_node(node)]
         wanted = {name for node in able for name in (*node.input, *node.output) if name in floats}
         seen = {name: _seen_as(self._model, name) for name in wanted}
-        scales = calibrate(self._model, sorted(set(seen.values())), rows, method, least, work)
-        self._ranges = {name: scales.ranges[source] for name, source in seen.items()}
+        scales = calibrate(self._model, sorted(set(seen.values())), rows, method, least, work, bounded=False)
+        self._ranges = {name: scales.ranges[source] for name, source in seen.items() if source in scales.ranges}
+        endless = {name for name, source in seen.items() if source in scales.unbounded}
+        self._left |= {node.name for node in able if endless & {*node.input, *node.output}}
+        self.nodes = [name for name in self.nodes if name not in self._left]
+        if not self.nodes:
+            raise PenstockError(_NOTHING)
         self.record = scales.record
 
     def graph(self, kept: Collection[str]) -> Any:
         """The graph with all of `nodes` lowered but those `kept` in float32."""
-        return self._quantizer(self._ranges, kept).model.model
+        # The quantizer gives what a kept node takes the pairs of its neighbours.
+        return qdq.without(self._quantizer(self._ranges, kept).model.model, kept)
 
     def _quantizer(self, ranges: dict[str, tuple[float, float]], kept: Collection[str]) -> Any:
         quantization = require("onnxruntime.quantization", "export", "int8")
@@ -92,6 +100,20 @@ class ForOnnxruntime:
             made.quantize_model()
             made.model.topological_sort()
         return made
+
+
+def _beyond_the_quantizer(graph: Any) -> Iterator[str]:
+    """The names of nodes that onnxruntime's quantizer fails on.
+
+    Transposed convolutions in groups, whose channels it counts in one group alone, and weights without numbers.
+    """
+    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    for node in graph.node:
+        grouped = node.op_type == "ConvTranspose" and any(
+            held.name == "group" and held.i > 1 for held in node.attribute
+        )
+        if grouped or empty & set(node.input):
+            yield node.name
 
 
 def _float_tensors(model: Any) -> set[str]:

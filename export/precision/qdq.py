@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from penstock.errors import PenstockError
 from penstock.export import protos
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_FLOAT = 1  # onnx.TensorProto.FLOAT
 # The largest magnitude that each type holds.
 _MOST = {"INT8": 127.0, "UINT8": 255.0, "FLOAT8E4M3FN": 448.0}
 
@@ -25,6 +27,24 @@ def named(model: Any) -> Any:
             node.name += "_"
         taken.add(node.name)
     return found
+
+
+def refuse_reaching_in(model: Any, precision: str) -> None:
+    """See that no node inside another, as an If's are, reads a float tensor or weight from outside.
+
+    Raises:
+        PenstockError: one does: quantizers rename and remove tensors without a look inside.
+    """
+    outer = {name for node in model.graph.node for name in node.output} | {t.name for t in model.graph.initializer}
+    for node in model.graph.node:
+        for held in node.attribute:
+            for inner in protos.graphs_in(held.g) if held.HasField("g") else ():
+                reached = outer & {name for part in inner.node for name in part.input}
+                if reached:
+                    raise PenstockError(
+                        f"{precision}: {node.op_type} {node.name!r} reads {min(reached)!r} from outside, "
+                        "which the quantizer does not follow; export it as fp16 or fp32"
+                    )
 
 
 def quantised(model: Any) -> list[str]:
@@ -98,14 +118,16 @@ def _met(model: Any, tensors: Collection[str]) -> Iterator[list[str]]:
 
 
 def without(model: Any, kept: Collection[str]) -> Any:
-    """A copy of a model whose pairs stand before operators, in which those `kept` take what the pairs took.
+    """A copy of a model in which the nodes `kept` take what pairs before them took.
 
     Args:
-        model: its weights are float32 before their pairs, as ModelOpt leaves them.
+        model: weights before their pairs are float32, as ModelOpt leaves them; those that are whole numbers stay.
         kept: names of nodes.
     """
     found = protos.copied(model)
-    source = {node.output[0]: node.input[0] for node in found.graph.node if node.op_type in (_QUANTIZE, _DEQUANTIZE)}
+    weights = {tensor.name for tensor in found.graph.initializer if tensor.data_type != _FLOAT}
+    pairs = [node for node in found.graph.node if node.op_type in (_QUANTIZE, _DEQUANTIZE)]
+    source = {node.output[0]: node.input[0] for node in pairs if node.input[0] not in weights}
     for node in found.graph.node:
         if node.name in kept:
             for place, name in enumerate(node.input):

@@ -28,7 +28,7 @@ from penstock.inspection.findings import (
     stated,
 )
 from penstock.inspection.onnx import read_model
-from penstock.receipt import Choice, Receipt, Verification
+from penstock.receipt import Calibration, Choice, Receipt, Verification
 from penstock.signature import NAME, V2_DTYPES, Tensor
 
 
@@ -69,8 +69,9 @@ def of_artifact(path: Path) -> Inspection:
 
 def _go_on(path: Path, receipt: Receipt) -> tuple[str, ...]:
     against, said = Path(receipt.source.checkpoint), receipt.source.options
-    model = said[said.index("--model") :][:2] if "--model" in said else ()
-    more = (command("verify", path, "--against", against, *model),) if against.exists() else ()
+    named = [said[said.index(option) :][:2] for option in ("--model", "--data") if option in said]
+    words = [word for pair in named if pair[1] != "random" for word in pair]
+    more = (command("verify", path, "--against", against, *words),) if against.exists() else ()
     return command("serve", path), command("verify", path), *more, command("bench", path)
 
 
@@ -114,7 +115,9 @@ def _verified(receipt: Receipt) -> dict[str, str]:
     """The gate's figures, a line for each output."""
     checked = receipt.verification
     calibration = receipt.calibration
-    ran = "" if checked.engine_run else "; the graph alone was run, the engine not yet"
+    engine = "; the graph alone was run, the engine not yet"
+    emulated = "; a float32 graph that rounds as it does was run, its own kernels not yet"
+    ran = "" if checked.engine_run else engine if receipt.runtime == "tensorrt" else emulated
     return {
         "verified": (
             f"{'passed' if checked.passed else 'FAILED'} on {checked.samples} "
@@ -122,12 +125,15 @@ def _verified(receipt: Receipt) -> dict[str, str]:
             f"{checked.runtime}{ran}"
         ),
         "figures": "\n".join(_figures(checked)),
-        "calibration": (
-            f"{calibration.method}, {calibration.samples} samples, sha256 {calibration.digest[:12]}…"
-            if calibration is not None
-            else ""
-        ),
+        "calibration": (_calibrated(calibration) if calibration is not None else ""),
     }
+
+
+def _calibrated(calibration: Calibration) -> str:
+    if not calibration.samples:
+        return f"{calibration.method}: scales are measured in each run"
+    kind = "samples" if calibration.real else "RANDOM samples"
+    return f"{calibration.method}, {calibration.samples} {kind}, sha256 {calibration.digest[:12]}…"
 
 
 def _planned(receipt: Receipt) -> dict[str, str]:

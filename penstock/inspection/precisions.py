@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 # ONNX's element types by number, and what arithmetic in them is called.
 _NAMES = {1: "fp32", 11: "fp64", 10: "fp16", 16: "bf16", 2: "int8", 3: "int8", **dict.fromkeys(range(17, 21), "fp8")}
-_BOOL, _INT64 = 9, 7
+_BOOL, _INT64, _FLOATS = 9, 7, (1, 10, 11, 16)
+# Of these the bias that comes third is no matter: it is added at full width.
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BOOLEAN = ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor")
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 # They compute nothing, but hand on what they are given.
@@ -26,12 +29,31 @@ def of_graph(graph: Any) -> dict[str, str]:
     """The precision of each node that computes: `fp32`, `fp16`, `bf16`, `int8`, `fp8`; whole numbers have none.
 
     Args:
-        graph: an `onnx.GraphProto`. A node that has no name is known by its first output.
+        graph: an `onnx.GraphProto`. A node that has no name is known by its first output; one inside another as
+            `outer/inner`, and one whose name is taken as `name (2)`.
     """
-    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    return {name: precision for name, (_, precision) in _named(graph).items()}
+
+
+def _named(graph: Any) -> dict[str, tuple[str, str]]:
+    """The operator and the precision of each node that computes, by a name of its own."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, operator, precision in _walked(graph, {}, {}, ""):
+        free, count = name, 1
+        while free in found:
+            count += 1
+            free = f"{name} ({count})"
+        found[free] = operator, precision
+    return found
+
+
+def _walked(
+    graph: Any, outer: Mapping[str, int], outer_low: Mapping[str, str], where: str
+) -> Iterator[tuple[str, str, str]]:
+    kinds = {**outer, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
     kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.input})
-    low: dict[str, str] = {}
-    found = {}
+    single = {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) <= 1}
+    low = dict(outer_low)
     for node in graph.node:
         kind = _kind(node, kinds)
         kinds.update(dict.fromkeys(node.output, kind))
@@ -41,10 +63,12 @@ def of_graph(graph: Any) -> dict[str, str]:
             given = [kinds.get(name, 0) for name in (*node.input, "", "")[:2]]
             low.update(dict.fromkeys(node.output, _NAMES.get(given[0], "int8")))
             kinds.update(dict.fromkeys(node.output, given[1] or 1))
-        precision = _precision(node, low, kind)
-        if precision is not None and node.op_type not in _MOVERS:
-            found[name_of(node)] = precision
-    return found
+        inner = [held.g for held in node.attribute if held.HasField("g")]
+        for part in inner:
+            yield from _walked(part, kinds, low, f"{where}{name_of(node)}/")
+        precision = _precision(node, low, kinds, single, kind)
+        if precision is not None and not inner and node.op_type not in _MOVERS:
+            yield f"{where}{name_of(node)}", node.op_type, precision
 
 
 def name_of(node: Any) -> str:
@@ -52,11 +76,17 @@ def name_of(node: Any) -> str:
     return str(node.name or next(iter(node.output), ""))
 
 
-def _precision(node: Any, low: Mapping[str, str], kind: int) -> str | None:
+def _precision(
+    node: Any, low: Mapping[str, str], kinds: Mapping[str, int], single: Collection[str], kind: int
+) -> str | None:
+    """What a node computes in: in whole numbers where all it computes on was quantised, its weights too."""
     if _WHOLE.search(node.op_type):
         return "int8"
-    taken = [low[name] for name in node.input if name in low]
-    return taken[0] if taken else _NAMES.get(kind)
+    given = node.input[:2] if node.op_type in _WEIGHTED else node.input
+    floats = [name for name in given if name and name not in single and kinds.get(name, 1) in _FLOATS]
+    if floats and all(name in low for name in floats):
+        return low[floats[0]]
+    return _NAMES.get(kind)
 
 
 def _kind(node: Any, kinds: Mapping[str, int]) -> int:
@@ -82,10 +112,9 @@ def _kind(node: Any, kinds: Mapping[str, int]) -> int:
 
 def summary(graph: Any) -> str:
     """The map in words, a line for each precision: how many nodes of which operators are in it."""
-    operators = {name_of(node): node.op_type for node in graph.node}
     counted: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, precision in of_graph(graph).items():
-        counted[precision][operators[name]] += 1
+    for operator, precision in _named(graph).values():
+        counted[precision][operator] += 1
     lines = []
     for precision, kinds in sorted(counted.items(), key=lambda item: -item[1].total()):
         listed = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8))

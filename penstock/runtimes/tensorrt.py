@@ -60,9 +60,8 @@ def gpu() -> dict[str, Any] | None:
 
 def unavailable(build: Mapping[str, Any]) -> str | None:
     """Why an engine cannot run here: no TensorRT of its flavor and version, no GPU, or another kind of GPU."""
-    wanted = str(build.get("flavor", "tensorrt"))
     try:
-        _, trt = flavor(wanted)
+        wanted, trt = flavor(build.get("flavor"))
     except PenstockError as error:
         return str(error)
     here = gpu()

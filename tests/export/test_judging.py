@@ -553,7 +553,7 @@ def test_accuracy_of_a_model_that_records_no_data_is_refused_with_the_way_to_giv
     request = Request(
         tmp_path / "net.pth", precisions=("fp16",), output=tmp_path / "models", accuracy_drop=1.0, override=override
     )
-    with pytest.raises(PenstockError, match=r"no data set is recorded .*give labelled data with --data FILE\.npz"):
+    with pytest.raises(PenstockError, match=r"no data set is recorded .*give it with --data FILE\.npz"):
         pipeline.export(request, lambda line: None)
     assert not (tmp_path / "models").exists()
 

@@ -321,7 +321,8 @@ def test_of_many_tensors_out_of_range_five_are_said_and_all_are_noted(tmp_path: 
     nodes = [
         node("Mul", ["x", "up"], ["h"], name="raise"),
         *(node("Abs", [one], [other], name=f"size of {one}") for one, other in pairwise(chain)),
-        node("Mul", [chain[-1], "down"], ["y"], name="lower"),
+        node("Mul", [chain[-1], "down"], ["z"], name="lower"),
+        node("Abs", ["z"], ["y"], name="safe"),
     ]
     made = net(nodes, {"up": 1e5, "down": 1e-5}, drawn(2, 32, 8), (8,))
     found = made.lowered("fp16", tmp_path)
@@ -333,7 +334,8 @@ def test_of_many_tensors_out_of_range_five_are_said_and_all_are_noted(tmp_path: 
 
 def test_indices_and_inputs_with_ranges_are_not_scaled_up(tmp_path: Path) -> None:
     """An input with a range never gets larger: what would overflow at ten times that is no trouble."""
-    nodes = [node("Mul", ["x", "up"], ["h"], name="raise"), node("Mul", ["h", "down"], ["y"], name="lower")]
+    nodes = [node("Mul", ["x", "up"], ["h"], name="raise"), node("Mul", ["h", "down"], ["z"], name="lower")]
+    nodes.append(node("Abs", ["z"], ["y"], name="safe"))
     made = net(nodes, {"up": 10000.0, "down": 1e-4}, np.ones((4, 8), np.float32), (8,))
     assert made.lowered("fp16", tmp_path).notes["headroom"] == [
         "h gets 1e+05 on inputs 10 times the samples, over 65504"

@@ -403,7 +403,7 @@ def test_int8_without_real_samples_is_refused_with_the_way_to_give_them(theirs: 
 
 
 def test_random_numbers_are_calibrated_on_where_they_are_asked_for_by_name(theirs: Path) -> None:
-    (made,) = export(Request(theirs, override=THEIRS, precisions=("int8",), data=Path("random")))
+    (made,) = export(Request(theirs, override=THEIRS, precisions=("int8",), random_data=True))
     assert made.receipt.calibration is not None
     assert (made.receipt.calibration.real, made.receipt.calibration.samples) == (False, 128)
     assert not made.receipt.verification.real

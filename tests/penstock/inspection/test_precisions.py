@@ -189,7 +189,7 @@ def test_a_bias_of_whole_numbers_does_not_make_a_product_anything_else() -> None
     assert precisions.of_graph(made) == {"head": "int8"}
 
 
-def test_after_a_pair_whose_scale_is_a_half_the_rest_is_fp16() -> None:
+def test_after_a_pair_whose_scale_is_a_half_the_rest_is_fp16_and_so_is_a_product_with_whole_weights() -> None:
     made = graph(
         [
             node("Cast", ["x"], ["h"], to=HALF),
@@ -200,7 +200,7 @@ def test_after_a_pair_whose_scale_is_a_half_the_rest_is_fp16() -> None:
         ],
         [held("w", HALF, 4, 4), held("scale", HALF), held("zero", INT8)],
     )
-    assert precisions.of_graph(made) == {"product": "int8", "clip": "fp16"}
+    assert precisions.of_graph(made) == {"product": "fp16", "clip": "fp16"}
 
 
 def test_dynamic_products_are_int8_and_what_scales_them_is_float32() -> None:
