@@ -85,15 +85,20 @@ def lower(
     trials = Trials(lowering, wish.judge, cache.key(key, wish.budget))
     quick = Trials(lowering, wish.quick, cache.key(key, wish.ranking, "ranking"))
     plan = budget.plan(lowering, trials, quick, counted, wish.say)
-    notes: dict[str, Any] = {"lowered_nodes": len(lowering.nodes) - len(plan.kept)}
+    notes: dict[str, Any] = {}
     if isinstance(lowering, ForHalf) and lowering.headroom:
         notes["headroom"] = [str(item) for item in lowering.headroom]
         _tell_headroom(lowering, target, wish.say)
-    if plan.kept:
-        _tell(plan, wish.say)
     made = lowering.graph(plan.kept)
-    if not set(precisions.of_graph(made.graph).values()) - {"fp32", "fp64"}:
+    held = precisions.of_graph(made.graph)
+    low = {name for name, precision in held.items() if precision not in ("fp32", "fp64")}
+    if not low:
         raise PenstockError(f"{wish.precision} finds nothing here that it could lower; export it as fp32")
+    notes["lowered_nodes"] = len(low)
+    # Between pairs of its neighbours a node computes as they do, whatever was planned of it.
+    plan = plan.model_copy(update={"kept": tuple(name for name in plan.kept if name not in low)})
+    if plan.points[1:]:
+        _tell(plan, wish.say)
     if method == dynamic.METHOD:
         notes["rows_share_scales"] = True
     return Lowered(made, lowering.record, plan, notes)

@@ -70,8 +70,7 @@ class ForOnnxruntime:
 
     def graph(self, kept: Collection[str]) -> Any:
         """The graph with all of `nodes` lowered but those `kept` in float32."""
-        # The quantizer gives what a kept node takes the pairs of its neighbours.
-        return qdq.without(self._quantizer(self._ranges, kept).model.model, kept)
+        return self._quantizer(self._ranges, kept).model.model
 
     def _quantizer(self, ranges: dict[str, tuple[float, float]], kept: Collection[str]) -> Any:
         quantization = require("onnxruntime.quantization", "export", "int8")

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.export import protos
+from penstock.export.precision.calibration import floating
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _FLOAT = 1  # onnx.TensorProto.FLOAT
@@ -35,7 +36,9 @@ def refuse_reaching_in(model: Any, precision: str) -> None:
     Raises:
         PenstockError: one does: quantizers rename and remove tensors without a look inside.
     """
-    outer = {name for node in model.graph.node for name in node.output} | {t.name for t in model.graph.initializer}
+    outer = {name for node in model.graph.node for name in node.output if name}
+    outer |= {tensor.name for tensor in model.graph.initializer}
+    outer &= set(floating(model)) | {tensor.name for tensor in model.graph.initializer if tensor.data_type == _FLOAT}
     for node in model.graph.node:
         for held in node.attribute:
             for inner in protos.graphs_in(held.g) if held.HasField("g") else ():
@@ -118,16 +121,14 @@ def _met(model: Any, tensors: Collection[str]) -> Iterator[list[str]]:
 
 
 def without(model: Any, kept: Collection[str]) -> Any:
-    """A copy of a model in which the nodes `kept` take what pairs before them took.
+    """A copy of a model whose pairs stand before operators, in which those `kept` take what the pairs took.
 
     Args:
-        model: weights before their pairs are float32, as ModelOpt leaves them; those that are whole numbers stay.
+        model: its weights are float32 before their pairs, as ModelOpt leaves them.
         kept: names of nodes.
     """
     found = protos.copied(model)
-    weights = {tensor.name for tensor in found.graph.initializer if tensor.data_type != _FLOAT}
-    pairs = [node for node in found.graph.node if node.op_type in (_QUANTIZE, _DEQUANTIZE)]
-    source = {node.output[0]: node.input[0] for node in pairs if node.input[0] not in weights}
+    source = {node.output[0]: node.input[0] for node in found.graph.node if node.op_type in (_QUANTIZE, _DEQUANTIZE)}
     for node in found.graph.node:
         if node.name in kept:
             for place, name in enumerate(node.input):

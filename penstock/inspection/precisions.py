@@ -52,6 +52,12 @@ def _walked(
 ) -> Iterator[tuple[str, str, str]]:
     kinds = {**outer, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
     kinds.update({value.name: value.type.tensor_type.elem_type for value in graph.input})
+    ends = {value.name for value in graph.output}
+    takers: dict[str, set[str]] = defaultdict(set)
+    for node in graph.node:
+        for name in node.input:
+            takers[name].add(node.op_type)
+    rounded = {name for name, kinds_of in takers.items() if kinds_of == {"QuantizeLinear"} and name not in ends}
     single = {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) <= 1}
     low = dict(outer_low)
     for node in graph.node:
@@ -66,7 +72,7 @@ def _walked(
         inner = [held.g for held in node.attribute if held.HasField("g")]
         for part in inner:
             yield from _walked(part, kinds, low, f"{where}{name_of(node)}/")
-        precision = _precision(node, low, kinds, single, kind)
+        precision = _precision(node, low, kinds, single, rounded, kind)
         if precision is not None and not inner and node.op_type not in _MOVERS:
             yield f"{where}{name_of(node)}", node.op_type, precision
 
@@ -77,14 +83,24 @@ def name_of(node: Any) -> str:
 
 
 def _precision(
-    node: Any, low: Mapping[str, str], kinds: Mapping[str, int], single: Collection[str], kind: int
+    node: Any,
+    low: Mapping[str, str],
+    kinds: Mapping[str, int],
+    single: Collection[str],
+    rounded: Collection[str],
+    kind: int,
 ) -> str | None:
-    """What a node computes in: in whole numbers where all it computes on was quantised, its weights too."""
+    """What a node computes in.
+
+    In whole numbers where all that it computes on was quantised; without weights, only where its answer is too: then
+    runtimes put the pairs and the node together.
+    """
     if _WHOLE.search(node.op_type):
         return "int8"
     given = node.input[:2] if node.op_type in _WEIGHTED else node.input
     floats = [name for name in given if name and name not in single and kinds.get(name, 1) in _FLOATS]
-    if floats and all(name in low for name in floats):
+    weighted = node.op_type in _WEIGHTED
+    if floats and all(name in low for name in floats) and (weighted or set(node.output) <= set(rounded)):
         return low[floats[0]]
     return _NAMES.get(kind)
 

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from penstock import artifact, replay, runtimes
 from penstock.artifact import Artifact
+from penstock.checkpoint import Override
 from penstock.errors import PenstockError
 from penstock.export import choice, formats, pipeline, speed
 from penstock.export.formats import onnx as onnx_format
@@ -380,3 +383,43 @@ def test_a_candidate_that_the_gate_stops_is_listed_with_its_reason_and_another_i
     assert stopped.refused is not None
     assert stopped.refused.startswith("the gate stopped it: output 'logits' at batch 1: relative L2 error")
     assert (stopped.median_s, stopped.confidence, stopped.name) == (None, None, "")
+
+
+def bare(tmp_path: Path, net: nn.Module, inputs: str) -> Request:
+    """A request for a bare state_dict of somebody's net, without any samples."""
+    torch.save(net.state_dict(), tmp_path / "net.pth")
+    layers = ", ".join(f"nn.{layer}" for layer in net)  # type: ignore[attr-defined]
+    (tmp_path / "net.py").write_text(f"from torch import nn\n\ndef net():\n    return nn.Sequential({layers})\n")
+    override = Override(model=f"{tmp_path / 'net.py'}:net", inputs=(inputs,))
+    return Request(tmp_path / "net.pth", override=override, precisions=choice.ORDER, output=tmp_path / "models")
+
+
+def test_auto_without_samples_measures_what_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[..., Artifact]
+) -> None:
+    monkeypatch.setattr(choice, "device", lambda: "cpu")
+    request = bare(tmp_path, nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 10)), "x:float32[batch,16]")
+    said: list[str] = []
+    made = export(request, said).receipt.choice
+    assert made is not None
+    timed = {(item.format, item.precision) for item in made.candidates if item.median_s is not None}
+    assert timed >= {("onnx", "fp32"), ("onnx", "int8"), ("torchscript", "fp32")}
+    assert {(item.format, item.precision) for item in made.candidates} == every_variant()
+    assert set(choice.table(made)) <= set(said)
+
+
+def test_auto_without_samples_lists_what_lacks_them_and_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[..., Artifact]
+) -> None:
+    monkeypatch.setattr(choice, "device", lambda: "cpu")
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten())
+    published = export(bare(tmp_path, net, "x:float32[batch,3,6,6]"), [])
+    assert published.receipt.precision == "fp32"
+    assert published.receipt.choice is not None
+    found = {(item.format, item.precision): item for item in published.receipt.choice.candidates}
+    for variant in (("onnx", "fp32"), ("torchscript", "fp32")):
+        assert found[variant].median_s is not None
+    lacking = found["onnx", "int8"]
+    assert lacking.median_s is None
+    assert lacking.refused is not None
+    assert lacking.refused.startswith("--precision int8 needs real samples to measure its scales on")

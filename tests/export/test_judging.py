@@ -509,6 +509,18 @@ def test_budgets_differ_in_words_wherever_they_differ() -> None:
     assert len({budget.ranking() for budget in budgets}) == 4  # labels do not rank
 
 
+def test_budgets_of_the_same_inputs_with_other_labels_differ_in_words_though_the_score_is_the_same() -> None:
+    right = Y.argmax(1) == TRUTH
+    others = np.where(np.roll(right, 1), Y.argmax(1), (Y.argmax(1) + 1) % 4)
+    budgets = [
+        Budget(TIGHT_BUDGET.limits, (), proving.accuracy(REFERENCE, Rows({"x": X}, labels), 1.0))
+        for labels in (TRUTH, TRUTH.copy(), others)
+    ]
+    assert {budget.accuracy.source for budget in budgets if budget.accuracy} == {Score(36, 48)}
+    first, again, other = map(str, budgets)
+    assert first == again != other
+
+
 @pytest.mark.parametrize(("most_lost", "passes"), [(90.0, True), (5.0, False)])
 def test_the_gate_counts_right_answers_of_the_file_itself(tmp_path: Path, most_lost: float, passes: bool) -> None:
     path = graphs.write(graph(weights=TURNED), tmp_path)[0]

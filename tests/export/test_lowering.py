@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.export.lowering import Lowered, Target, Wish, lower
 from penstock.export.precision import emulation
 from penstock.export.precision.budget import Judgement
+from penstock.inspection import precisions
 from penstock.signature import Dim, Signature, Tensor
 
 node = helper.make_node
@@ -176,6 +177,25 @@ def test_dynamic_int8_and_half_precisions_need_no_real_samples(tmp_path: Path) -
         assert 0 < made.off(found.graph) < 0.05
 
 
+@pytest.mark.parametrize("wide", [4, 2 * HALF])
+def test_int8_for_onnxruntime_is_dynamic_where_that_is_asked_for_by_name(tmp_path: Path, wide: int) -> None:
+    made = mixed(wide)
+    found = made.lowered("int8", tmp_path, method="dynamic", real=False)
+    assert found.calibration is not None
+    assert (found.calibration.method, found.calibration.samples) == ("dynamic", 0)
+    assert found.notes["rows_share_scales"] is True
+    assert "rows_share_scales" not in made.lowered("int8", tmp_path, method="max").notes
+    assert "DynamicQuantizeLinear" in operators(found).values()
+    assert 0 < made.off(found.graph) < 0.05
+
+
+@pytest.mark.parametrize(("precision", "target"), [("fp16", "onnxruntime"), ("int8", "tensorrt"), ("fp8", "tensorrt")])
+def test_nothing_else_is_dynamic(tmp_path: Path, precision: str, target: Target) -> None:
+    said = f"--calibration dynamic: is of int8 by onnxruntime, not of {precision} for {target}"
+    with pytest.raises(PenstockError, match=f"^{said}$"):
+        mixed(2 * HALF).lowered(precision, tmp_path, target=target, method="dynamic")
+
+
 # --- What stays in float32 -------------------------------------------------------------------------------------------
 
 
@@ -247,6 +267,26 @@ def test_the_curve_is_said_line_by_line(tmp_path: Path) -> None:
     assert last == "kept in float32: second"
 
 
+def test_a_convolution_kept_between_lowered_ones_is_float32_in_the_graph_and_not_counted(tmp_path: Path) -> None:
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], name="first", pads=[1, 1, 1, 1]),
+        node("Conv", ["a", "w2"], ["b"], name="second", pads=[1, 1, 1, 1]),
+        node("Conv", ["b", "w3"], ["y"], name="third"),
+    ]
+    weights = {"w1": drawn(1, 8, 3, 3, 3), "w2": drawn(2, 8, 8, 3, 3), "w3": drawn(3, 4, 8, 1, 1)}
+    made = net(nodes, weights, drawn(4, 16, 3, 6, 6), (4, 6, 6))
+
+    def judge(graph: Any) -> Judgement:
+        (second,) = [held for held in graph.graph.node if held.name == "second"]
+        return Judgement(0.1, None, None) if second.input[1] == "w2" else Judgement(0.2, None, "second is lowered")
+
+    wish = Wish("int8", "max", judge=judge, quick=judge, budget="any", ranking="any", say=made.said.append)
+    found = lower(made.graph, made.signature, made.rows, made.rows, wish, "onnxruntime", tmp_path)
+    assert found.plan.kept == ("second",)
+    assert found.notes["lowered_nodes"] == 2
+    assert precisions.of_graph(found.graph.graph) == {"first": "int8", "second": "fp32", "third": "int8"}
+
+
 def test_a_limit_that_nothing_lowered_keeps_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=r"no plan is within the budget: .*export it as fp32, or widen --max-error"):
         fragile().lowered("int8", tmp_path, limit=1e-7)
@@ -277,6 +317,25 @@ def test_the_same_inputs_give_the_same_bytes_twice_also_where_nothing_is_cached(
         digests.append((found.graph.SerializeToString(deterministic=True), found.plan))
     assert digests[0] == digests[1] == digests[2]
     assert made[0].said == made[1].said
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"dims": {"batch": {"opt": 4, "max": 128}}}, {"ranges": {"x": {"low": -1, "high": 1}}}],
+    ids=["a dim", "a range of values"],
+)
+def test_the_same_model_with_another_signature_is_judged_again(tmp_path: Path, changed: dict[str, Any]) -> None:
+    made, asked = fragile(), list[Any]()
+
+    def judge(graph: Any) -> Judgement:
+        asked.append(graph)
+        return Judgement(0.0, None, None)
+
+    wish = Wish("int8", "max", judge=judge, quick=judge, budget="any", ranking="any", say=made.said.append)
+    other = Signature.model_validate({**made.signature.model_dump(), **changed})
+    for signature, judged in ((made.signature, 1), (made.signature, 1), (other, 2), (other, 2)):
+        lower(made.graph, signature, made.rows, made.rows, wish, "onnxruntime", tmp_path)
+        assert len(asked) == judged
 
 
 def test_the_model_given_is_left_as_it_is_also_without_names(tmp_path: Path) -> None:
@@ -353,3 +412,39 @@ def test_bf16_has_nothing_of_that_to_say(tmp_path: Path) -> None:
     assert found.plan.kept == ()
     assert made.said == []
     assert 0 < made.off(emulation.emulated(found.graph)) < 2e-2
+
+
+# --- Where there is nothing to lower ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_graph_of_whole_numbers_alone_is_refused(tmp_path: Path, precision: str) -> None:
+    made = net([node("Neg", ["x"], ["y"], name="minus")], {}, drawn(1, 8, 3), (3,))
+    for value in (*made.graph.graph.input, *made.graph.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.INT64
+    onnx.checker.check_model(made.graph, full_check=True)
+    ends = ((Tensor(name=name, dtype="int64", shape=("batch", 3)),) for name in "xy")
+    made.signature = Signature(inputs=next(ends), outputs=next(ends), dims={"batch": BATCH})
+    made.rows = Rows({"x": np.arange(1, 25).reshape(8, 3)}, None)
+    with pytest.raises(PenstockError, match=f"^{precision} finds nothing here that it could lower; export it as fp32$"):
+        made.lowered(precision, tmp_path)
+
+
+def test_fp16_where_every_node_would_leave_its_range_is_refused(tmp_path: Path) -> None:
+    nodes = [node("Mul", ["x", "up"], ["h"], name="raise"), node("Mul", ["h", "down"], ["y"], name="lower")]
+    made = net(nodes, {"up": 1e5, "down": 1e-5}, drawn(2, 32, 8), (8,))
+    with pytest.raises(PenstockError, match=r"^fp16 finds nothing here that it could lower; export it as fp32$"):
+        made.lowered("fp16", tmp_path)
+    judge = made.judge(1.0, emulation.emulated)
+    wish = Wish("bf16", "auto", judge, judge, budget="any", ranking="an error", say=made.said.append)
+    found = lower(made.graph, made.signature, made.rows, None, wish, "tensorrt", tmp_path)
+    assert "bf16" in precisions.of_graph(found.graph.graph).values()
+
+
+def test_bf16_for_onnxruntime_of_a_pool_alone_is_refused_and_for_tensorrt_it_is_lowered(tmp_path: Path) -> None:
+    made = net([node("GlobalAveragePool", ["x"], ["y"], name="pool")], {}, drawn(3, 8, 3, 4, 4), (3, 1, 1))
+    judge = made.judge(1.0, emulation.emulated)
+    wish = Wish("bf16", "auto", judge, judge, budget="any", ranking="an error", say=made.said.append)
+    with pytest.raises(PenstockError, match=r"^bf16 finds nothing here that it could lower"):
+        lower(made.graph, made.signature, made.rows, None, wish, "onnxruntime", tmp_path)
+    assert lower(made.graph, made.signature, made.rows, None, wish, "tensorrt", tmp_path).plan.kept == ()

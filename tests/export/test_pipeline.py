@@ -25,7 +25,7 @@ from penstock import artifact, checkpoint, cli, evaluation, parity, runtimes, tr
 from penstock.artifact import Artifact
 from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
-from penstock.export import formats, fusion, limits, pipeline
+from penstock.export import formats, fusion, limits, pipeline, speed
 from penstock.export.formats import Built
 from penstock.export.noise import Noise
 from penstock.export.pipeline import Request
@@ -408,6 +408,80 @@ def test_random_numbers_are_calibrated_on_where_they_are_asked_for_by_name(their
     assert (made.receipt.calibration.real, made.receipt.calibration.samples) == (False, 128)
     assert not made.receipt.verification.real
     assert made.receipt.source.options[-2:] == ("--data", "random")
+
+
+def test_a_folder_of_the_name_random_is_read_and_spelt_as_a_path(theirs: Path) -> None:
+    Path("random").mkdir()
+    images = np.random.default_rng(0).standard_normal((40, 3, 12, 12)).astype(np.float32)
+    np.save("random/image.npy", images)
+    (made,) = export(Request(theirs, override=THEIRS, formats=("torchscript",), data=Path("random")))
+    assert (made.receipt.verification.real, made.receipt.verification.samples) == (True, 40)
+    assert np.array_equal(made.golden()[0]["image"], images[:8])
+    assert made.receipt.source.options[-2:] == ("--data", "./random")
+
+
+def test_a_torchscript_file_of_lower_precision_has_its_speed_beside_float32s_in_its_receipt(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "_SECONDS", 0.05)
+    full, half = export(Request(theirs, override=THEIRS, formats=("torchscript",), precisions=("fp32", "fp16")))
+    assert "speed_vs_fp32" not in full.receipt.build
+    middle, low, high = half.receipt.build["speed_vs_fp32"]
+    assert 0 < low <= middle <= high
+
+
+def test_the_figures_of_fp16_are_those_of_its_rounding_also_where_the_cpu_computes_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights are fp16's own numbers: only what is computed is rounded, by 2**-12 or so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(speed, "_SECONDS", 0.05)
+    code = "nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))"
+    Path("net.py").write_text(f"from torch import nn\n\ndef net():\n    return {code}\n")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    torch.save({name: tensor.half().float() for name, tensor in net.state_dict().items()}, "net.pth")
+    override = Override(model="./net.py:net", inputs=("x:float32[batch,16]",))
+    (made,) = export(Request(Path("net.pth"), override=override, precisions=("fp16",)))
+    seen = made.receipt.verification
+    assert 1e-5 < seen.distances[0].rel_l2 < 1e-2
+    assert (seen.engine_run, seen.runtime) == (True, "onnxruntime")
+    assert sorted(path.name for path in made.folder.iterdir()) == ["golden.npz", "model.onnx", "penstock.json"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"accuracy_drop": 0.5},
+            "--accuracy-drop 0.5: is of a lower precision, as --int8 is, not of fp32",
+        ),
+        ({"calibration": "max"}, "--calibration max: is of int8 and fp8, not of fp32"),
+        (
+            {"calibration": "dynamic", "precisions": ("fp32", "fp16")},
+            "--calibration dynamic: is of int8 and fp8, not of fp32, fp16",
+        ),
+        (
+            {"calibration": "percentile=99.9", "precisions": ("bf16",)},
+            "--calibration percentile=99.9: is of int8 and fp8, not of bf16",
+        ),
+    ],
+)
+def test_an_option_that_none_of_the_precisions_makes_use_of_is_refused(
+    theirs: Path, more: dict[str, Any], said: str
+) -> None:
+    for name in ("onnx", "auto"):
+        with no_work(), pytest.raises(PenstockError) as caught:
+            export(Request(theirs, override=THEIRS, formats=(name,), **more))
+        assert str(caught.value) == said
+    assert not Path("models").exists()
+
+
+@pytest.mark.parametrize(
+    "more", [{"accuracy_drop": 0.5}, {"calibration": "max"}, {"calibration": "dynamic"}, {"calibration": "auto"}]
+)
+def test_an_option_that_one_of_the_precisions_makes_use_of_is_taken(more: dict[str, Any]) -> None:
+    pipeline._refuse_idle(Request(Path("net.pth"), precisions=("fp32", "int8"), **more))
 
 
 def test_int8_is_calibrated_on_the_samples_that_are_given(theirs: Path) -> None:

@@ -148,3 +148,21 @@ def test_a_word_that_begins_with_a_dash_is_no_option_on_the_way_back() -> None:
     """As the arguments of a model may: `act=-1` stands behind its name, a key or prefix by itself."""
     request = Request(Path("net.pth"), override=Override(model_args={"shift": -1}, choice=Choice(prefix="-net.")))
     assert round_trip(request, "onnx").override == request.override
+
+
+def test_random_is_no_file_and_a_file_of_that_name_has_another_spelling() -> None:
+    drawn, folder = (asked(["--int8", "--data", word, "net.pth"]) for word in ("random", "./random"))
+    assert (drawn.data, drawn.random_data) == (None, True)
+    assert (folder.data, folder.random_data) == (Path("random"), False)
+    assert drawn.words("onnx")[-2:] == ("--data", "random")
+    assert folder.words("onnx")[-2:] == ("--data", "./random")
+    for request in (drawn, folder):
+        again = round_trip(request, "onnx")
+        assert (again.data, again.random_data) == (request.data, request.random_data)
+
+
+@pytest.mark.parametrize("word", ["random.npz", "data/random", "/random", "random/x"])
+def test_paths_with_random_in_them_are_paths_as_they_are_spelt(word: str) -> None:
+    request = asked(["--int8", "--data", word, "net.pth"])
+    assert (request.data, request.random_data) == (Path(word), False)
+    assert request.words("onnx")[-2:] == ("--data", word)

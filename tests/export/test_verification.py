@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from penstock import artifact
 from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
-from penstock.export import pipeline, verification
+from penstock.export import gate, pipeline, speed, verification
 from penstock.export.pipeline import Request
 from penstock.receipt import Source
 from penstock.signature import Dim, Range
@@ -87,7 +88,7 @@ def test_the_checkpoint_is_loaded_by_the_receipts_words_and_compared_at_every_si
     text = "\n".join(verify(name))
     assert "digests as in the receipt" in text
     assert "./net.py:Net, 5 of 5 tensors loaded, from 'state_dict_ema'" in text
-    assert "on 32 synthetic samples, at batches 1, 2, 4, 5, 7, 9" in text
+    assert "on 32 SYNTHETIC samples, at batches 1, 2, 4, 5, 7, 9" in text
     assert "logits: relative L2 error" in text
     assert text.endswith(f"verified: {name} version 1 answers as its source does")
 
@@ -105,7 +106,7 @@ def test_other_weights_are_stopped_with_output_and_figure(desk: Path, tmp_path: 
     torch.save({"state_dict": weights(0), "state_dict_ema": state}, tmp_path / "other.pth")
     with pytest.raises(
         GateError,
-        match=r"/1 does not answer as \S+other\.pth does: output 'logits' at batch 1: .*limit of \S+$",
+        match=r"as \S+other\.pth does, on 32 SYNTHETIC samples: output 'logits' at batch 1: .*limit of \S+$",
     ):
         verify("ckpt-onnx-fp32", tmp_path / "other.pth")
 
@@ -200,3 +201,95 @@ def test_arguments_that_the_user_gave_without_a_model_are_given_again() -> None:
         options=("--model-args", "hidden_act='relu'"),
     )
     assert verification._override(source, None, False).model_args == {"hidden_act": "relu"}
+
+
+# --- What it was exported on -----------------------------------------------------------------------------------------
+
+LINEAR = Override(model="./linear.py:net", inputs=("x:float32[batch,8]",))
+
+
+def linear(seed: int) -> nn.Linear:
+    torch.manual_seed(seed)
+    return nn.Linear(8, 4)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A desk with linear.pth, and its fp16 export on the 40 rows of rows.npz, which it answers right; other.pth."""
+    desk = tmp_path_factory.mktemp("labelled")
+    (desk / "linear.py").write_text("from torch import nn\n\ndef net():\n    return nn.Linear(8, 4)\n")
+    torch.save(linear(0).state_dict(), desk / "linear.pth")
+    torch.save(linear(1).state_dict(), desk / "other.pth")
+    x = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    with torch.inference_mode():
+        labels = linear(0)(torch.from_numpy(x)).argmax(1).numpy()
+    np.savez(desk / "rows.npz", x=x, labels=labels)
+    np.savez(desk / "unlabelled.npz", x=x)
+    request = Request(Path("linear.pth"), precisions=("fp16",), override=LINEAR, data=Path("rows.npz"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(desk)
+        patch.setattr(speed, "_SECONDS", 0.05)
+        pipeline.export(replace(request, accuracy_drop=3.0), lambda line: None)
+        pipeline.export(replace(request, name="plain"), lambda line: None)
+    return desk
+
+
+NOT_LOOKED_AT = "note: the accuracy that it was exported for was not looked at: --data with labels does"
+
+
+def test_accuracy_that_it_was_exported_for_is_counted_and_said_again(
+    labelled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(labelled)
+    kept = artifact.read(Path("models/linear-onnx-fp16")).receipt.verification.accuracy
+    assert kept is not None
+    said = verify("linear-onnx-fp16", "linear.pth", "./linear.py:net", data=Path("rows.npz"))
+    assert f"  accuracy 100.00% -> {kept.export:.2%} of 40 (may fall by 3 points)" in said
+    assert NOT_LOOKED_AT not in said
+    assert said[-1].startswith("verified: ")
+
+
+@pytest.mark.parametrize("data", [None, Path("unlabelled.npz")])
+def test_accuracy_that_cannot_be_counted_again_is_said_to_be_left_out(
+    labelled: Path, monkeypatch: pytest.MonkeyPatch, data: Path | None
+) -> None:
+    monkeypatch.chdir(labelled)
+    said = verify("linear-onnx-fp16", "linear.pth", "./linear.py:net", data=data)
+    assert NOT_LOOKED_AT in said
+    assert not any(line.startswith("  accuracy ") for line in said)
+    assert said[-1].startswith("verified: ")
+
+
+def test_accuracy_that_falls_by_more_than_it_may_stops_it(labelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The labels are now those of other weights, and so is the source: the artifact gets few of them right."""
+    monkeypatch.chdir(labelled)
+    with np.load("rows.npz") as held, torch.inference_mode():
+        x = held["x"]
+        labels = linear(1)(torch.from_numpy(x)).argmax(1).numpy()
+        right = np.mean(linear(0)(torch.from_numpy(x)).argmax(1).numpy() == labels)
+    np.savez("theirs.npz", x=x, labels=labels)
+    monkeypatch.setattr(gate, "verify", lambda *_: [])
+    monkeypatch.setattr(gate, "verify_dims", lambda *_: [])
+    with pytest.raises(GateError) as caught:
+        verify("linear-onnx-fp16", "other.pth", "./linear.py:net", data=Path("theirs.npz"))
+    assert f"on 40 real samples: top-1 accuracy falls by {100 * (1 - right):.2f} points from 100.00%" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "hint"),
+    [
+        (None, "64 SYNTHETIC", "; its receipt's were 40 real ones: --data rows.npz"),
+        (Path("unlabelled.npz"), "40 real", ""),
+    ],
+)
+def test_a_failure_on_synthetic_samples_names_the_real_ones_of_the_receipt(
+    labelled: Path, monkeypatch: pytest.MonkeyPatch, data: Path | None, kind: str, hint: str
+) -> None:
+    monkeypatch.chdir(labelled)
+    with pytest.raises(GateError) as caught:
+        verify("plain-onnx-fp16", "other.pth", "./linear.py:net", data=data)
+    assert f"/1 does not answer as other.pth does, on {kind} samples: output 'output' at batch 1: " in str(caught.value)
+    assert str(caught.value).endswith(hint)
+    assert ("its receipt's were" in str(caught.value)) == bool(hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -25,7 +26,7 @@ from penstock import artifact
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.parity import Distance, Limits
-from penstock.receipt import FileDigest, Receipt, Source, Verification
+from penstock.receipt import FileDigest, Plan, PlanPoint, Receipt, Source, Verification
 from penstock.signature import Dim, Signature, Tensor
 
 SIGNATURE = Signature(
@@ -89,6 +90,27 @@ def test_a_receipt_reads_back_from_its_json() -> None:
     content = receipt()
     assert Receipt.model_validate_json(content.to_json()) == content
     assert json.loads(content.to_json())["schema"] == 2
+
+
+def test_a_receipt_that_could_not_be_read_again_is_not_published(tmp_path: Path) -> None:
+    lost = Distance(output="y", max_abs=math.inf, rel_l2=math.inf, cosine=0.0)
+    held = receipt()
+    held = held.model_copy(update={"verification": held.verification.model_copy(update={"distances": (lost,)})})
+    with artifact.draft(tmp_path) as folder:
+        (folder / "model.bin").write_bytes(b"weights")
+        with pytest.raises(ValueError, match="rel_l2"):
+            artifact.publish(folder, tmp_path, held)
+    assert not list(tmp_path.rglob("penstock.json"))
+    assert not (tmp_path / "small").exists()
+
+
+def test_a_plan_with_a_trial_without_numbers_is_published_and_read_again(tmp_path: Path) -> None:
+    points = [
+        PlanPoint(kept=kept, error=error, within=error is not None, lowered_operations=0.5, saved_bytes=8)
+        for kept, error in (((), None), (("a",), 0.25))
+    ]
+    published = publish(tmp_path, plan=Plan(kept=("a",), points=tuple(points), lowered_operations=0.5))
+    assert artifact.read(tmp_path / "small") == published
 
 
 def test_digests_are_the_sha256_and_size_of_each_file(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.inspection import Inspection
 from penstock.inspection import checkpoints as inspection_checkpoints
 from penstock.inspection import tensors as inspection_tensors
+from penstock.receipt import Calibration
 from penstock.signature import Dim, Signature, Tensor
 
 onnx = pytest.importorskip("onnx")
@@ -846,6 +847,52 @@ def test_an_artifact_is_told_by_its_receipt(repository: Path, trained: Path, var
     assert found.details["schema"] == receipt.schema_version
     for path in (folder / "1", folder / "1" / "penstock.json"):
         assert told(path).facts == found.facts
+
+
+def changed(repository: Path, folder: Path, **changes: Any) -> Path:
+    """A copy of the int8 artifact whose receipt says something else."""
+    shutil.copytree(repository / "digits-onnx-int8", folder)
+    held = artifact.read(folder)
+    receipt = held.receipt.model_copy(update=changes)
+    (held.folder / "penstock.json").write_text(receipt.to_json())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Calibration(method="max", samples=128, digest="ab" * 32, real=True), "max, 128 samples, sha256 abababababab…"),
+        (
+            Calibration(method="percentile=99.9", samples=128, digest="cd" * 32, real=False),
+            "percentile=99.9, 128 RANDOM samples, sha256 cdcdcdcdcdcd…",
+        ),
+        (Calibration(method="dynamic", samples=0, digest=""), "dynamic: scales are measured in each run"),
+    ],
+    ids=["real", "random", "dynamic"],
+)
+def test_what_scales_were_measured_on_is_called_what_it_is(
+    repository: Path, tmp_path: Path, found: Calibration, said: str
+) -> None:
+    folder = changed(repository, tmp_path / "digits-onnx-int8", calibration=found)
+    assert told(folder).facts["calibration"] == said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--data", "rows.npz", "--int8"), " --data rows.npz"),
+        (("--data", "./random"), " --data ./random"),
+        (("--model", "./net.py:Net", "--data", "a b.npz"), " --model ./net.py:Net --data 'a b.npz'"),
+        (("--data", "random"), ""),
+        (("--model", "./net.py:Net"), " --model ./net.py:Net"),
+    ],
+)
+def test_an_artifact_leads_to_a_comparison_on_the_samples_that_it_was_exported_on(
+    repository: Path, trained: Path, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    source = artifact.read(repository / "digits-onnx-int8").receipt.source.model_copy(update={"options": options})
+    folder = changed(repository, tmp_path / "digits-onnx-int8", source=source)
+    assert told(folder).next[2] == f"penstock verify {folder} --against {trained}{words}"
 
 
 def test_a_file_of_an_artifact_leads_to_it(repository: Path) -> None:

@@ -238,3 +238,76 @@ def test_columns_are_judged_by_their_own_norm() -> None:
     assert group.error(np.array([[1e9, 3.0, 4.0]]), np.array([[2e9, 3.0, 4.5]])) == pytest.approx(0.1)
     assert group.error(np.array([[1e9, 0, 0]]), np.array([[1e9, 1, 1]])) is None
     assert str(group) == "output 'y', columns 1, 2 of axis 1"
+
+
+def uneven(rows: int, large: int = 8, width: int = 1) -> NDArray[np.float64]:
+    """Rows of which all but some large ones are 1000 times smaller."""
+    sizes = np.where(np.arange(rows) < large, 1.0, 1e-3)
+    return np.random.default_rng(0).uniform(1, 2, (rows, width)) * sizes[:, None]
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_rows_that_are_lost_beside_larger_ones_fail_though_the_error_over_all_is_small(width: int) -> None:
+    expected = uneven(64, width=width)
+    got = expected.copy()
+    got[8:] = 0
+    found = distance("y", expected, got)
+    assert found.rel_l2 < 5e-3
+    assert found.typical == 1.0
+    failure = found.failure(Limits(max_error=0.15, min_agreement=0.0))
+    assert failure is not None
+    assert failure.startswith(
+        "half of the rows are off by 100% of their own size or more, though the error over all is "
+    )
+    assert found.failure(Limits(max_error=1.0, min_agreement=0.0)) is None
+
+
+def test_a_row_s_size_is_that_of_all_its_numbers() -> None:
+    expected = np.tile(np.array([[3.0, 0.0], [0.0, 4.0]]), (16, 1, 1))
+    got = expected.copy()
+    got[:9, 0, 1] = 2
+    assert distance("y", expected, got).typical == pytest.approx(0.4)
+    got[8] = expected[8]
+    assert distance("y", expected, got).typical == pytest.approx(0.2)  # of an even number the mean of the middle two
+    got[7] = expected[7]
+    assert distance("y", expected, got).typical == 0
+
+
+@pytest.mark.parametrize(("off", "limit", "fails"), [(0.49, 0.1, False), (0.51, 0.1, True), (0.6, 0.7, False)])
+def test_half_of_the_rows_may_be_off_by_half_of_their_size_or_by_what_the_user_accepts(
+    off: float, limit: float, fails: bool
+) -> None:
+    expected = uneven(64)
+    got = expected.copy()
+    got[8:] *= 1 - off
+    found = distance("y", expected, got)
+    assert found.typical == pytest.approx(off)
+    assert (found.failure(Limits(max_error=limit, min_agreement=0.0)) is not None) == fails
+
+
+@pytest.mark.parametrize(("rows", "empty", "says"), [(15, 0, False), (16, 0, True), (40, 24, True), (40, 25, False)])
+def test_of_fewer_than_sixteen_rows_that_hold_anything_there_is_no_typical_one(
+    rows: int, empty: int, says: bool
+) -> None:
+    expected = uneven(rows, large=1)
+    expected[rows - empty :] = 0
+    got = expected.copy()
+    got[1:] = 0
+    found = distance("y", expected, got)
+    assert found.typical == (1.0 if says else None)
+    assert (found.failure(Limits(max_error=0.5, min_agreement=0.0)) is None) == (not says)
+    assert distance("y", np.float64(3), np.float64(3)).typical is None
+
+
+def test_without_agreement_there_is_no_typical_row_either() -> None:
+    found = distance("y", uneven(64, width=5), np.zeros((64, 5)))
+    assert (found.agreement, found.typical) != (None, None)
+    bare = found.without_agreement()
+    assert (bare.agreement, bare.typical, bare.rel_l2) == (None, None, found.rel_l2)
+
+
+@pytest.mark.parametrize(("values", "kept"), [((0.25, None, 0.75), 0.75), ((None, 0.5), 0.5), ((None, None), None)])
+def test_the_largest_typical_error_is_the_worst(values: tuple[float | None, ...], kept: float | None) -> None:
+    items = [Distance(output="a", max_abs=0, rel_l2=0, cosine=1, typical=value) for value in values]
+    assert [item.typical for item in worst(items)] == [kept]
+    assert [item.typical for item in worst(items[::-1])] == [kept]

@@ -106,6 +106,35 @@ def test_requests_of_different_inner_shapes_never_share_a_batch(pair_signature: 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("build", "runs"), [({"rows_share_scales": True}, [1, 1, 1, 2]), ({}, [1, 4])])
+def test_only_where_rows_share_their_scales_do_requests_never_share_a_batch(
+    tmp_path: Path,
+    fake_artifact: Callable[..., Artifact],
+    pair_signature: Signature,
+    build: dict[str, Any],
+    runs: list[int],
+) -> None:
+    receipt = fake_artifact(tmp_path, "m", pair_signature).receipt.model_copy(update={"build": build})
+    runner = Recording(pair_signature)
+    model = Model("m", 1, pair_signature, receipt, lambda: RunnerBatches(runner), Limits(), Metrics())
+
+    async def scenario() -> None:
+        runner.gate.clear()
+        plug = asyncio.ensure_future(model.infer(pair_inputs(1)))
+        while not runner.rows:
+            await asyncio.sleep(0.001)
+        rows = (1, 1, 2)
+        others = [asyncio.ensure_future(model.infer(pair_inputs(count, first=10 * count))) for count in rows]
+        await asyncio.sleep(0)
+        runner.gate.set()
+        await plug
+        for count, answer in zip(rows, await asyncio.gather(*others), strict=True):
+            assert answer["total"].tolist() == expected_total(count, first=10 * count)
+        assert sorted(runner.rows) == runs
+
+    asyncio.run(scenario())
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 3)), min_size=1, max_size=12))
 def test_any_mix_of_sizes_gives_each_caller_the_answer_it_would_get_alone(callers: list[tuple[int, int]]) -> None:

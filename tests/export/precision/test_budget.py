@@ -253,6 +253,23 @@ def test_a_user_is_told_why_nodes_are_kept() -> None:
     assert said == ["all 2 nodes lowered: error 3 is over 2; looking for those to keep in float32"]
 
 
+@pytest.mark.parametrize("error", [math.inf, math.nan])
+def test_a_plan_with_a_trial_that_gave_no_numbers_is_read_as_it_was_written(error: float) -> None:
+    losses = {"a": 5.0, "b": 0.0, "c": 0.0}
+
+    def judge(kept: frozenset[str]) -> Judgement:
+        return Judgement(0.25, None, None) if "a" in kept else Judgement(error, None, "no numbers")
+
+    lowering, key = Nodes(losses), fresh()
+    quick = Trials(lowering, Judge({**losses, "b": 9.0}), f"{key}quick")
+    found = plan(lowering, Trials(lowering, judge, key), quick, costs_of(losses), lambda line: None)
+    assert found.kept == ("a",)
+    assert Plan.model_validate_json(found.model_dump_json()) == found
+    errors = {point.kept: point.error for point in found.points}
+    assert (errors[()], errors["b",], errors["a",]) == (None, None, 0.25)
+    assert list(errors).index(("a",)) < list(errors).index(("b",))  # of as many nodes those with numbers come first
+
+
 # --- What is kept from one run to the next ------------------------------------------------------------------------
 
 LOSSES = {f"node{place}": float((7 * place) % 11) for place in range(11)}

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from penstock.datasets import Rows
+from penstock.export import protos
 from penstock.export.precision import emulation
 from penstock.export.precision.half import ForHalf
 from penstock.export.precision.int8 import ForOnnxruntime
@@ -296,3 +297,127 @@ def test_fp16_rounds_after_each_operator_and_overflows_where_it_does(run: Callab
     assert np.array_equal(run(emulation.emulated(made), {"x": rows})["y"], expected)
     assert emulation.tells_more(made)
     assert not emulation.needed(made)
+
+
+def branching() -> Any:
+    """x in fp16, times a; then, where the largest of x is positive, times b and itself inside an If, else negated."""
+    half = TensorProto.FLOAT16
+
+    def branch(name: str, nodes: list[Any], *weights: Any) -> Any:
+        answer = helper.make_tensor_value_info(nodes[-1].output[0], half, ["n", 8])
+        return helper.make_graph(nodes, name, [], [answer], weights)
+
+    chosen = branch(
+        "chosen",
+        [node("Mul", ["product", "b"], ["times"]), node("Mul", ["times", "times"], ["square"])],
+        numpy_helper.from_array(np.float16(1.3), "b"),
+    )
+    nodes = [
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Greater", ["most", "zero"], ["positive"]),
+        node("Cast", ["x"], ["low"], to=half),
+        node("Mul", ["low", "a"], ["product"]),
+        node(
+            "If",
+            ["positive"],
+            ["h"],
+            then_branch=chosen,
+            else_branch=branch("other", [node("Neg", ["product"], ["n"])]),
+        ),
+        node("Cast", ["h"], ["y"], to=FLOAT),
+    ]
+    return model(nodes, [numpy_helper.from_array(np.float16(1.1), "a"), numpy_helper.from_array(np.float32(0), "zero")])
+
+
+def looping() -> Any:
+    """x in fp16, three times times a inside a Loop."""
+    half = TensorProto.FLOAT16
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [node("Mul", ["held", "a"], ["next"]), node("Identity", ["go"], ["going"])],
+        "body",
+        [value("turn", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("held", half, ["n", 8])],
+        [value("going", TensorProto.BOOL, []), value("next", half, ["n", 8])],
+    )
+    nodes = [
+        node("Cast", ["x"], ["low"], to=half),
+        node("Loop", ["three", "", "low"], ["h"], body=body),
+        node("Cast", ["h"], ["y"], to=FLOAT),
+    ]
+    return model(nodes, [numpy_helper.from_array(np.float16(1.1), "a"), numpy_helper.from_array(np.array(3), "three")])
+
+
+def fp16(values: Any) -> Any:
+    """Values rounded to fp16, by numpy."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float32).astype(np.float16).astype(np.float32)
+
+
+def computed_in_fp16(made: Any) -> list[str]:
+    """The operators, inside others too, that take fp16 and do not only cast it; and the weights that are held in it."""
+    half, found = TensorProto.FLOAT16, []
+    for inner in protos.graphs_in(made.graph):
+        low = {held.output[0] for held in inner.node if emulation._casts_to(held, half)}
+        found += [held.op_type for held in inner.node if held.op_type != "Cast" and low & set(held.input)]
+        found += [tensor.name for tensor in inner.initializer if tensor.data_type == half]
+        ends = (*inner.input, *inner.output)
+        found += [value.name for value in ends if value.type.tensor_type.elem_type == half]
+    return found
+
+
+@pytest.mark.parametrize("made", [branching(), looping()], ids=["If", "Loop"])
+def test_what_stands_inside_a_node_is_emulated_too_and_nothing_computes_in_fp16(made: Any) -> None:
+    before = made.SerializeToString(deterministic=True)
+    assert emulation.tells_more(made)
+    assert not emulation.needed(made)
+    assert computed_in_fp16(made)
+    found = emulation.emulated(made)
+    onnx.checker.check_model(found, full_check=True)
+    assert computed_in_fp16(found) == []
+    assert made.SerializeToString(deterministic=True) == before
+
+
+def test_a_graph_whose_only_fp16_stands_inside_a_node_is_judged_by_its_emulation() -> None:
+    nodes = [
+        node("Cast", ["x"], ["low"], to=TensorProto.FLOAT16),
+        node("Neg", ["low"], ["less"]),
+        node("Cast", ["less"], ["inner"], to=FLOAT),
+    ]
+    plain = [node("Neg", ["x"], ["inner"])]
+    for then, tells in ((nodes, True), (plain, False)):
+        answer = helper.make_tensor_value_info("inner", FLOAT, ["n", 8])
+        branches = {
+            f"{name}_branch": helper.make_graph(held, name, [], [answer])
+            for name, held in (("then", then), ("else", plain))
+        }
+        yes = numpy_helper.from_array(np.array(True), "yes")
+        assert emulation.tells_more(model([node("If", ["yes"], ["y"], **branches)], [yes])) == tells
+
+
+@pytest.mark.parametrize("rewritten", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "endless"),
+    [(X, "nowhere"), (-np.abs(X), "nowhere"), (200 * np.abs(X) + 250, "inside"), (1e5 * np.abs(X) + 7e4, "outside")],
+    ids=["small", "the other branch", "over inside", "over outside"],
+)
+def test_inside_an_if_numbers_are_rounded_and_overflow_as_outside(
+    rows: Any, endless: str, run: Callable[..., Any], rewritten: bool
+) -> None:
+    product = fp16(fp16(rows) * fp16(1.1))
+    assert np.isinf(product).all() == (endless == "outside")
+    with np.errstate(over="ignore"):
+        times = fp16(product * fp16(1.3))
+        expected = fp16(times * times) if rows.max() > 0 else -product
+    assert np.isinf(expected).all() == (endless != "nowhere")
+    assert np.isfinite(expected).all() == (endless == "nowhere")
+    assert np.array_equal(run(emulation.emulated(branching()), {"x": rows}, rewritten=rewritten)["y"], expected)
+
+
+@pytest.mark.parametrize("size", [1, 1e5])
+def test_a_loop_rounds_in_each_turn(size: float, run: Callable[..., Any]) -> None:
+    rows = np.float32(size) * X
+    expected = fp16(rows)
+    for _ in range(3):
+        expected = fp16(expected * fp16(1.1))
+    assert np.isinf(expected).any() == (size > 1)
+    assert np.array_equal(run(emulation.emulated(looping()), {"x": rows})["y"], expected)

@@ -15,6 +15,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.export import protos
 from penstock.export.precision.int8 import ForOnnxruntime
+from penstock.inspection import precisions
 
 ROWS = Rows({"x": np.random.default_rng(1).standard_normal((48, 3, 8, 8)).astype(np.float32)}, None)
 
@@ -206,6 +207,15 @@ def test_a_batch_that_is_fixed_is_calibrated_as_many_rows_at_a_time(
         assert abs(int(found[name][1]) - int(zero)) <= 1
 
 
+@pytest.mark.parametrize("kept", [["first"], ["second"], ["head"], ["first", "head"], ["second", "head"]])
+def test_a_product_that_is_kept_is_float32_wherever_it_stands_and_the_others_are_int8(
+    lowering: ForOnnxruntime, kept: list[str]
+) -> None:
+    mapped = precisions.of_graph(lowering.graph(kept).graph)
+    products = ("first", "second", "head")
+    assert {name: mapped[name] for name in products} == {name: "fp32" if name in kept else "int8" for name in products}
+
+
 # --- Clips -----------------------------------------------------------------------------------------------------------
 
 
@@ -290,3 +300,104 @@ def test_indices_are_no_activations(tmp_path: Path, run: Callable[..., Any], off
     assert "product" in lowering.nodes
     assert by_name(lowered)["look"].input[1] == "ids"
     assert 0 < off(run(source, rows.inputs)["y"], run(lowered, rows.inputs)["y"]) < 0.04
+
+
+# --- What the quantizer fails on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "lowered"), [(1, {"first", "up"}), (2, {"first"})])
+def test_a_transposed_convolution_in_groups_stays_in_float32_and_the_rest_is_lowered(
+    build: Callable[..., Any],
+    tmp_path: Path,
+    run: Callable[..., Any],
+    off: Callable[..., float],
+    group: int,
+    lowered: set[str],
+) -> None:
+    draw = np.random.default_rng(6).standard_normal
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="first", pads=[1, 1, 1, 1]),
+        helper.make_node("ConvTranspose", ["c", "v"], ["y"], name="up", strides=[2, 2], group=group),
+    ]
+    weights = {"w": draw((4, 3, 3, 3)), "v": draw((4, 6 // group, 2, 2))}
+    source = build(nodes, {"x": ["n", 3, 8, 8]}, {"y": ["n", 6, 16, 16]}, weights)
+    lowering = ForOnnxruntime(source, ROWS, "max", 1, tmp_path)
+    found = lowering.graph(())
+    onnx.checker.check_model(found, full_check=True)
+    assert set(lowering.nodes) == lowered
+    mapped = precisions.of_graph(found.graph)
+    assert {name for name, precision in mapped.items() if precision == "int8"} == lowered
+    assert 0 < off(run(source, ROWS.inputs)["y"], run(found, ROWS.inputs)["y"]) < 0.04
+
+
+def test_a_product_with_weights_of_no_numbers_stays_as_it_is(
+    build: Callable[..., Any], tmp_path: Path, run: Callable[..., Any], off: Callable[..., float]
+) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="full"),
+        helper.make_node("MatMul", ["x", "e"], ["z"], name="empty"),
+        helper.make_node("Concat", ["h", "z"], ["y"], name="join", axis=1),
+    ]
+    weights = {"w": np.random.default_rng(7).standard_normal((4, 6)), "e": np.zeros((4, 0))}
+    source = build(nodes, {"x": ["n", 4]}, {"y": ["n", 6]}, weights)
+    lowering = ForOnnxruntime(source, FLAT, "max", 1, tmp_path)
+    found = lowering.graph(())
+    assert "full" in lowering.nodes
+    assert "empty" not in lowering.nodes
+    assert list(by_name(found)["empty"].input)[1] == "e"
+    assert 0 < off(run(source, FLAT.inputs)["y"], run(found, FLAT.inputs)["y"]) < 0.04
+
+
+def masked(build: Callable[..., Any], way: str) -> Any:
+    """A product, a mask of -Inf by `way`, a Softmax, and another product."""
+    draw = np.random.default_rng(8).standard_normal
+    mask = np.where(np.arange(6) % 3 == 2, -np.inf, 0.0)
+    masks = {
+        "Add": [helper.make_node("Add", ["h", "mask"], ["m"], name="hide")],
+        "Where": [
+            helper.make_node("Equal", ["mask", "zero"], ["seen"], name="seen"),
+            helper.make_node("Where", ["seen", "h", "mask"], ["m"], name="hide"),
+        ],
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="first"),
+        *masks[way],
+        helper.make_node("Softmax", ["m"], ["p"], name="share", axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="last"),
+    ]
+    weights = {"w": draw((4, 6)), "v": draw((6, 3)), "mask": mask, **({"zero": 0.0} if way == "Where" else {})}
+    return build(nodes, {"x": ["n", 4]}, {"y": ["n", 3]}, weights)
+
+
+@pytest.mark.parametrize("way", ["Add", "Where"])
+def test_what_takes_or_gives_a_mask_of_inf_stays_in_float32_and_others_are_lowered(
+    build: Callable[..., Any], tmp_path: Path, run: Callable[..., Any], off: Callable[..., float], way: str
+) -> None:
+    source = masked(build, way)
+    lowering = ForOnnxruntime(source, FLAT, "max", 1, tmp_path)
+    found = lowering.graph(())
+    onnx.checker.check_model(found, full_check=True)
+    assert {"first", "last"} <= set(lowering.nodes)
+    assert not {"hide", "share"} & set(lowering.nodes)
+    assert "m" not in pairs(found)
+    mapped = precisions.of_graph(found.graph)
+    assert {name: mapped[name] for name in ("first", "hide", "share", "last")} == {
+        "first": "int8",
+        "hide": "fp32",
+        "share": "fp32",
+        "last": "int8",
+    }
+    got = run(found, FLAT.inputs)["y"]
+    assert np.isfinite(got).all()
+    assert 0 < off(run(source, FLAT.inputs)["y"], got) < 0.04
+
+
+def test_a_graph_in_which_every_node_gets_inf_is_refused(build: Callable[..., Any], tmp_path: Path) -> None:
+    weights = {"w": np.full((4, 3), 3e38)}
+    source = build(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="one")], {"x": ["n", 4]}, {"y": ["n", 3]}, weights
+    )
+    with pytest.raises(
+        PenstockError, match=r"^int8 finds no operator here that it can lower; export it as fp16 or fp32$"
+    ):
+        ForOnnxruntime(source, Rows({"x": np.full((8, 4), 2, np.float32)}, None), "max", 1, tmp_path)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from penstock.errors import PenstockError
 from penstock.export import protos
 from penstock.export.precision import qdq
 
@@ -286,3 +287,77 @@ def test_a_pair_whose_result_the_model_answers_with_stays() -> None:
 def test_only_zero_points_of_e4m3_are_fp8() -> None:
     kinds = (FP8, INT8, TensorProto.UINT8, TensorProto.FLOAT8E5M2)
     assert [qdq.is_fp8(helper.make_tensor("z", kind, [], b"\0", raw=True)) for kind in kinds] == [True, *[False] * 3]
+
+
+# --- refuse_reaching_in ----------------------------------------------------------------------------------------------
+
+
+def branching(*read: str, deep: bool = False) -> Any:
+    """joined(), whose answer goes through an If that adds what it reads to a weight of its own; maybe two Ifs deep."""
+    model = protos.copied(joined())
+    by_name(model)["last"].output[0] = "z"
+    reads, total = [*read, "own"], "own"
+    nodes = []
+    for place, name in enumerate(reads):
+        nodes.append(helper.make_node("Add", [total, name], [f"sum{place}"], name=f"sum {place}"))
+        total = f"sum{place}"
+    own = numpy_helper.from_array(np.ones(3, np.float32), "own")
+    for level in range(2 if deep else 1):
+        answer = helper.make_tensor_value_info(total, TensorProto.FLOAT, None)
+        then = helper.make_graph(nodes, f"then{level}", [], [answer], [] if level else [own])
+        other = helper.make_graph(
+            [helper.make_node("Identity", [f"less{level}"], [f"other{level}"])],
+            f"else{level}",
+            [],
+            [helper.make_tensor_value_info(f"other{level}", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.zeros(3, np.float32), f"less{level}")],
+        )
+        condition = helper.make_node("Constant", [], [f"yes{level}"], value=numpy_helper.from_array(np.array(True)))
+        total = f"chosen{level}"
+        branch = helper.make_node(
+            "If", [f"yes{level}"], [total], f"branch {level}", then_branch=then, else_branch=other
+        )
+        nodes = [condition, branch]
+    nodes.append(helper.make_node("Add", ["z", total], ["y"], name="ends"))
+    model.graph.node.extend(nodes)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("read", ["z", "last.w"])
+def test_a_node_inside_another_that_reads_a_tensor_or_weight_of_outside_is_refused_with_both_names(
+    read: str, deep: bool
+) -> None:
+    if read == "last.w":
+        model = branching("last.w", deep=deep)
+        said = "last.w"
+    else:
+        model, said = branching("z", deep=deep), "z"
+    with pytest.raises(PenstockError) as caught:
+        qdq.refuse_reaching_in(model, "int8")
+    assert str(caught.value) == (
+        f"int8: If 'branch {int(deep)}' reads {said!r} from outside, which the quantizer does not follow; export it as "
+        "fp16 or fp32"
+    )
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_node_inside_another_that_reads_only_its_own_is_let_through(deep: bool) -> None:
+    qdq.refuse_reaching_in(branching(deep=deep), "int8")
+    qdq.refuse_reaching_in(joined(), "int8")
+
+
+def test_inputs_and_outputs_that_are_left_out_on_both_sides_reach_nowhere() -> None:
+    """An operator outside that leaves an output out, and one inside that leaves an input out."""
+    model = branching()
+    (branch,) = [node for node in model.graph.node if node.op_type == "If"]
+    (then,) = [held.g for held in branch.attribute if held.name == "then_branch"]
+    most = numpy_helper.from_array(np.float32(2), "most")
+    then.initializer.append(most)
+    then.node.append(helper.make_node("Clip", ["sum0", "", "most"], ["clipped"], name="clip"))
+    then.output[0].name = "clipped"
+    model.graph.node.insert(0, helper.make_node("MaxPool", ["image"], ["pooled", ""], kernel_shape=[2]))
+    model.graph.input.append(helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 2, 4]))
+    onnx.checker.check_model(model, full_check=True)
+    qdq.refuse_reaching_in(model, "int8")

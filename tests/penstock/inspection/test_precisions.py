@@ -163,11 +163,14 @@ def test_what_takes_values_between_pairs_is_in_their_eight_bits_and_the_rest_in_
             node("Relu", ["a"], ["b"], name="clip"),
             *pair("b"),
             node("Add", ["b_dq", "x_dq"], ["c"], name="join"),
-            node("Softmax", ["c"], ["y"], name="answer"),
+            *pair("c"),
+            node("Mul", ["c_dq", "x_dq"], ["d"], name="unrounded"),
+            node("Softmax", ["d"], ["y"], name="answer"),
         ],
         [held("w", kind, 4, 4), held("scale", FLOAT), held("zero", kind)],
     )
-    assert precisions.of_graph(made) == {"product": name, "clip": "fp32", "join": name, "answer": "fp32"}
+    whole = {"product": name, "clip": "fp32", "join": name}
+    assert precisions.of_graph(made) == {**whole, "unrounded": "fp32", "answer": "fp32"}
 
 
 def test_a_bias_of_whole_numbers_does_not_make_a_product_anything_else() -> None:
@@ -237,6 +240,77 @@ def test_onnxruntimes_own_operators_on_whole_numbers_are_int8(operator: str, dom
         [helper.make_tensor_value_info("y", FLOAT, [4, 4])],
     )
     assert precisions.of_graph(made) == {"low": "int8", "clip": "fp32"}
+
+
+# --- Inside others ---------------------------------------------------------------------------------------------------
+
+
+def branching(then: list[Any], other: list[Any], kind: int = FLOAT) -> Any:
+    """x halved to h, and an If whose branches make `inner` of x, h and w."""
+    answer = helper.make_tensor_value_info("inner", kind, [4, 4])
+    branches = {
+        f"{name}_branch": helper.make_graph(nodes, name, [], [answer])
+        for name, nodes in (("then", then), ("else", other))
+    }
+    nodes = [
+        node("Cast", ["x"], ["h"], name="down", to=HALF),
+        node("If", ["yes"], ["chosen"], name="branch", **branches),
+        node("Cast", ["chosen"], ["y"], name="up", to=FLOAT),
+    ]
+    return graph(nodes, [held("w", HALF, 4, 4), numpy_helper.from_array(np.array(True), "yes")])
+
+
+def test_nodes_inside_an_if_are_told_by_both_names_in_the_types_that_they_read_outside() -> None:
+    made = branching(
+        [node("MatMul", ["h", "w"], ["p"], name="product"), node("Neg", ["p"], ["inner"], name="minus")],
+        [node("Abs", ["x"], ["a"], name="size"), node("Cast", ["a"], ["inner"], to=HALF)],
+        HALF,
+    )
+    assert precisions.of_graph(made) == {"branch/product": "fp16", "branch/minus": "fp16", "branch/size": "fp32"}
+    assert precisions.summary(made) == "fp16: 1 MatMul, 1 Neg\nfp32: 1 Abs"
+
+
+def test_an_if_in_an_if_has_all_three_names_and_one_without_a_name_goes_by_its_answer() -> None:
+    deep = helper.make_tensor_value_info("deep", FLOAT, [4, 4])
+    branches = {
+        f"{name}_branch": helper.make_graph([node(kind, ["x"], ["deep"], name=kind.lower())], name, [], [deep])
+        for name, kind in (("then", "Relu"), ("else", "Neg"))
+    }
+    made = branching([node("If", ["yes"], ["inner"], **branches)], [node("Abs", ["x"], ["inner"])])
+    assert precisions.of_graph(made) == {
+        "branch/inner/neg": "fp32",
+        "branch/inner/relu": "fp32",
+        "branch/inner": "fp32",
+    }
+
+
+def test_a_product_inside_an_if_of_what_was_quantised_outside_is_int8() -> None:
+    answer = helper.make_tensor_value_info("inner", FLOAT, [4, 4])
+    branches = {
+        f"{name}_branch": helper.make_graph([node("MatMul", [taken, "w_dq"], ["inner"], name=name)], name, [], [answer])
+        for name, taken in (("then", "x_dq"), ("else", "x"))
+    }
+    made = graph(
+        [
+            *pair("x"),
+            node("DequantizeLinear", ["w", "scale", "zero"], ["w_dq"], name="w up"),
+            node("If", ["yes"], ["y"], name="branch", **branches),
+        ],
+        [
+            held("w", INT8, 4, 4),
+            held("scale", FLOAT),
+            held("zero", INT8),
+            numpy_helper.from_array(np.array(True), "yes"),
+        ],
+    )
+    assert precisions.of_graph(made) == {"branch/then": "int8", "branch/else": "fp32"}
+
+
+def test_nodes_of_one_name_are_all_counted() -> None:
+    steps = (("Neg", "x", "a"), ("Abs", "a", "b"), ("Neg", "b", "y"))
+    made = graph([node(kind, [one], [other], name="same") for kind, one, other in steps])
+    assert precisions.of_graph(made) == {"same": "fp32", "same (2)": "fp32", "same (3)": "fp32"}
+    assert precisions.summary(made) == "fp32: 2 Neg, 1 Abs"
 
 
 # --- What has none ---------------------------------------------------------------------------------------------------
