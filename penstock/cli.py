@@ -256,8 +256,8 @@ def export(
         typer.Option(
             min=0,
             max=100,
-            help="Points of top-1 accuracy on labelled data that a lower precision may cost; as few nodes stay in "
-            "float32 as that takes.",
+            help="Points of top-1 accuracy on labelled data that a lower precision may cost, instead of the gate's "
+            "limits; as few nodes stay in float32 as that takes.",
         ),
     ] = None,
     max_error: Annotated[

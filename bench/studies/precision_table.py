@@ -56,7 +56,7 @@ def text(output: Path, name: str) -> Path:
 def models(trained: Path, digits: Path, output: Path) -> list[Model]:
     made = [Model("digits", (), digits)]
     small = ("--input", "x:float32[batch,3,32,32]", "--batch", "1,8,64")
-    for name in ("mobilenet_v3_small", "efficientnet_b0"):
+    for name in ("mobilenet_v3_small", "Separable"):
         if (file := trained / f"{name}.pth").is_file():
             words: tuple[str, ...] = ("--model", f"{HERE / 'mobilenet_data.py'}:{name}", *small)
             made.append(Model(f"{name}, 32 pixels", words, file, trained / "calibration.npz", trained / "test.npz"))
