@@ -1,4 +1,4 @@
-"""Models by precisions for docs/precision.md: `python precision_table.py TRAINED DIGITS.pth OUTPUT`.
+"""Models by precisions for docs/precision.md: `python precision_table.py TRAINED DIGITS.pth OUTPUT [NAME …]`.
 
 TRAINED is what mobilenet_data.py wrote, DIGITS.pth what `penstock train digits` did. Models with trained weights are
 judged by their accuracy on pictures that nothing else has seen; the others have random weights, which cost the same and
@@ -24,6 +24,8 @@ from penstock.timing import Cell
 HERE = Path(__file__).parent
 PRECISIONS, BATCHES, SECONDS = ("fp32", "fp16", "int8"), (1, 8), 2.0
 TEXT = Path("/usr/share/common-licenses")
+# The scores of random weights lie so near each other that the largest changes with any rounding.
+RANDOM = ("--min-agreement", "0")
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,13 @@ def models(trained: Path, digits: Path, output: Path) -> list[Model]:
     ):
         file, name = output / f"{target.partition(':')[2]}.pth", target.partition(":")[2]
         torch.save(library(target).state_dict(), file)
-        made.append(Model(name, ("--model", target, "--batch", "1,8,16"), file, renamed(target, large, output)))
+        words = ("--model", target, "--batch", "1,8,16", *RANDOM)
+        made.append(Model(name, words, file, large))
     for name, argument in (("Encoder", "ids"), ("Tagger", "ids")):
         file = output / f"{name}.pth"
         torch.save(getattr(nets(), name)().state_dict(), file)
         words = ("--model", f"{HERE / 'text_nets.py'}:{name}", "--input", f"{argument}:int64[batch,seq]")
-        made.append(Model(name, (*words, "--dim", "seq=2,128,128"), file, text(output, argument)))
+        made.append(Model(name, (*words, "--dim", "seq=2,128,128", *RANDOM), file, text(output, argument)))
     return made
 
 
@@ -89,15 +92,6 @@ def library(target: str) -> Any:
     import torchvision
 
     return getattr(torchvision.models, name)()
-
-
-def renamed(target: str, data: Path, output: Path) -> Path:
-    """The pictures under the name that a library's models take them by."""
-    if not target.startswith("timm:"):
-        return data
-    with np.load(data) as held:
-        np.savez(output / "timm.npz", x=held["image"])
-    return output / "timm.npz"
 
 
 def nets() -> Any:
@@ -155,16 +149,17 @@ def row(model: Model, item: Any, cells: dict[tuple[str, int], Cell]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def main(trained: Path, digits: Path, output: Path) -> None:
+def main(trained: Path, digits: Path, output: Path, *names: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     head = ("model", "precision", "scales", "MB", "relative error", "top-1 agreement", "accuracy", "kept in fp32")
     print(f"| {' | '.join((*head, *(f'speed, batch {batch}' for batch in BATCHES)))} |")
     print(f"|{' --- |' * (len(head) + len(BATCHES))}")
-    for model in models(trained, digits, output):
+    wanted = [model for model in models(trained, digits, output) if not names or model.name in map(str, names)]
+    for model in wanted:
         for line in rows(model, output):
             print(line, flush=True)
     (output / "done.json").write_text(json.dumps({"models": len(list((output / "models").iterdir()))}))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:]))
