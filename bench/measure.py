@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import artifact, datasets, evaluation, timing
+from penstock import artifact, cuda, datasets, evaluation, timing
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
-from penstock.runtimes import Runner, tensorrt
+from penstock.runtimes import Runner
 from penstock.timing import Cell
 
 
@@ -148,7 +148,7 @@ def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
     """The conditions of a measurement; the GPU where one of the rows runs on it."""
     on_gpu = plan.device != "cpu" or any(row.artifact.receipt.runtime == "tensorrt" for row in rows)
     return {
-        "gpu": tensorrt.gpu() if on_gpu else None,
+        "gpu": cuda.facts() if on_gpu else None,
         "penstock": penstock.__version__,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +11,14 @@ from penstock import evaluation
 from penstock.arrays import take
 from penstock.datasets import Rows
 from penstock.errors import GateError, last_line
-from penstock.export.limits import Budget, of_source
-from penstock.export.reference import Reference
+from penstock.evidence import Place
 from penstock.parity import Columns, Distance, Limits, compare, worst
 from penstock.runtimes import Runner
 from penstock.signature import Dim
+
+if TYPE_CHECKING:
+    from penstock.export.limits import Budget
+    from penstock.export.reference import Reference
 
 STOPPED = "the gate stopped it"
 # Beyond the samples kernels may approximate the tails of a sigmoid; what is looked for there is off by far more.
@@ -76,7 +79,7 @@ def examine(runner: Runner, reference: Reference, budget: Budget) -> tuple[tuple
     batch = reference.signature.dims[str(reference.signature.batch)]
     parts = [
         *_examined(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns),
-        *_examined_dims(runner, reference, budget.limits),
+        *_examined_places(runner, reference.places, budget.limits),
     ]
     failures = [failure for _, failure in parts if failure is not None]
     return tuple(worst([item for found, _ in parts for item in found])), next(iter(failures), None)
@@ -120,24 +123,24 @@ def _up(error: float) -> float:
     return float(f"{np.ceil(error / unit) * unit:.2g}")
 
 
-def verify_dims(runner: Runner, reference: Reference, limits: dict[str, Limits]) -> list[Distance]:
+def verify_places(runner: Runner, places: Sequence[Place], limits: dict[str, Limits]) -> list[Distance]:
     """Compare a runner with its source at many sizes of each dimension but the batch, and where all are at their ends.
 
     Args:
         runner: the export.
-        reference: the float32 source, and samples; the first few are cut, or repeated along the dimensions.
+        places: the source's answers there; samples are cut, or repeated along the dimensions.
         limits: what each output must keep; agreement is not judged over so few rows.
 
     Raises:
         GateError: a limit is passed, or one of the two fails.
     """
-    return _passed(_examined_dims(runner, reference, limits))
+    return _passed(_examined_places(runner, places, limits))
 
 
-def _examined_dims(
-    runner: Runner, reference: Reference, limits: dict[str, Limits]
+def _examined_places(
+    runner: Runner, places: Sequence[Place], limits: dict[str, Limits]
 ) -> Iterator[tuple[list[Distance], str | None]]:
-    for place in reference.places:
+    for place in places:
         found = _distances(runner, place.inputs, place.outputs, place.rows, place.what)
         found = [item.without_agreement() for item in found]
         yield found, _failure(found, limits, place.what)
@@ -156,6 +159,8 @@ def verify_extremes(runner: Runner, reference: Reference, accepted: float | None
     Raises:
         GateError: the export is off, or answers no numbers.
     """
+    from penstock.export.limits import of_source  # which needs torch, as a float32 source does
+
     usual = {name: _norm(array) / np.sqrt(array.size) for name, array in reference.outputs.items()}
     for extreme in reference.extremes:
         limits = of_source(reference.noise.larger(extreme.noise), max(accepted or 0, _BEYOND))

@@ -16,15 +16,19 @@ from penstock.export.reference import Reference
 from penstock.parity import Columns, Limits
 from penstock.signature import first_message
 
-# What each precision may cost beyond the source's own noise: float16 keeps 11 bits, bfloat16 8 and E4M3 4; int8 has 256
-# steps a tensor.
+# What each precision may cost beyond the source's own noise: TF32 and float16 keep 11 bits, bfloat16 8 and E4M3 4; int8
+# has 256 steps a tensor.
 LIMITS = {
     "fp32": Limits(max_error=0, min_agreement=0.995),
+    "tf32": Limits(max_error=1e-2, min_agreement=0.99),
     "fp16": Limits(max_error=1e-2, min_agreement=0.99),
     "bf16": Limits(max_error=5e-2, min_agreement=0.98),
     "int8": Limits(max_error=0.15, min_agreement=0.97),
+    "int8-fp16": Limits(max_error=0.15, min_agreement=0.97),
     "fp8": Limits(max_error=0.15, min_agreement=0.97),
 }
+# Precisions whose graph is the float32 one.
+WHOLE = ("fp32", "tf32")
 # Where accuracy on labels is what is asked, these only catch what is broken.
 _LABELLED = Limits(max_error=1.0, min_agreement=0.5)
 # What columns that an output's norm hides may be off, by their own norm: float32 kernels may approximate the tails of a

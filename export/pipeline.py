@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from penstock import artifact, checkpoint, datasets, evaluation, runtimes, trial
+from penstock import artifact, checkpoint, datasets, evaluation, evidence, replay, runtimes, trial
 from penstock.adapter import Adapted
 from penstock.arrays import take
 from penstock.artifact import Artifact
@@ -81,6 +81,9 @@ def export(request: Request, say: Say) -> list[Artifact]:
         formats.check(name, precision)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
         raise PenstockError(f"--opset {request.opset}: is of ONNX; --format onnx and trt take it")
+    for option, given in request.engine_options():
+        if given and "trt" not in request.formats:
+            raise PenstockError(f"{option}: is of TensorRT; --format trt takes it")
     if request.road != "auto" and "torchscript" not in request.formats:
         raise PenstockError(f"--{request.road}: is of TorchScript; --format torchscript takes it")
     if "torchscript" in request.formats:
@@ -125,7 +128,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
         receipt = best.receipt.model_copy(update={"choice": made})
         (best.folder / artifact.RECEIPT).unlink()
         published = artifact.publish(best.folder, request.output, receipt)
-    say(record.describe(published))
+    say(replay.describe(published))
     return published
 
 
@@ -243,11 +246,13 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))
         artifact.write_golden(folder, take(reference.rows.inputs, golden), take(reference.outputs, golden))
+        if not verification.engine_run:
+            evidence.write(folder, reference.rows, reference.outputs, reference.samples, reference.places)
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
         more = {**job.notes, **timed, **seconds, **({"careful": True} if careful else {})}
         receipt = record.of(request, job.origin, built, folder, variant, name, precision, verification, more)
         published = artifact.publish(folder, request.output, receipt)
-    say(record.describe(published))
+    say(replay.describe(published))
     return published
 
 
@@ -256,7 +261,10 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
     request = job.request
     try:
         wish = job.terms.wish(precision, request.calibration, say)
-        return formats.export(name, job.source, Options(precision, request.road, request.opset, wish), folder, work)
+        options = Options(
+            *(precision, request.road, request.opset, wish), request.engine, request.narrower, request.defer
+        )
+        return formats.export(name, job.source, options, folder, work)
     except PenstockError as error:
         raise PenstockError(f"{variant}: {error}") from None
     except (OSError, MemoryError):

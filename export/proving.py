@@ -43,13 +43,14 @@ class Terms:
         return Budget(kept, limits.of_columns(precision, self.reference, self.max_error), accuracy)
 
     def wish(self, precision: str, method: str, say: Say) -> Wish | None:
-        """What the lowering to a precision is to be, and who judges it; None for fp32."""
-        if precision == "fp32":
+        """What the lowering to a precision is to be, and who judges it; None where the graph stays float32."""
+        if precision in limits.WHOLE:
             return None
         budget = self.budget(precision)
         judge = Judge(self.reference, budget, precision)
         quick = Judge(self.reference, budget, precision, few=True)
-        return Wish(precision, method, judge, quick, str(budget), budget.ranking(), say)
+        # What is not int8 then is fp16: the engine's builder sees to that.
+        return Wish(precision.removesuffix("-fp16"), method, judge, quick, str(budget), budget.ranking(), say)
 
 
 def accuracy(reference: Reference, labelled: Rows, most_lost: float) -> Accuracy:
@@ -101,7 +102,7 @@ def prove(
     batch = signature.dims[str(signature.batch)]
     with runtimes.load(runtime, path, signature, device=device, careful=careful) as runner:
         distances = gate.verify(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns)
-        others = gate.verify_dims(runner, reference, budget.limits)
+        others = gate.verify_places(runner, reference.places, budget.limits)
         if precision == "fp32":
             gate.verify_extremes(runner, reference, max_error)
         kept = None if budget.accuracy is None else _kept(runner, budget.accuracy, reference)

@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock import architecture, artifact
 from penstock import receipt as receipts
-from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.export.formats import Built
 from penstock.export.request import Request
@@ -80,22 +79,3 @@ def _source(request: Request, origin: Checkpoint, format: str) -> receipts.Sourc
             for key in ("loaded", "expected", "wrapper", "why", "prefix", "initial", "tied", "own", "outside")
         },
     )
-
-
-def describe(published: Artifact) -> str:
-    """One line for a published artifact: what it is, how far it is from its source, and how large."""
-    receipt = published.receipt
-    figures = receipt.verification.distances
-    error = max(item.rel_l2 for item in figures)
-    agreements = [item.agreement for item in figures if item.agreement is not None]
-    agreement = f", top-1 agreement {min(agreements):.2%}" if agreements else ""
-    kept, ran = receipt.verification.accuracy, ""
-    scored = f", accuracy {kept.source:.2%} -> {kept.export:.2%} of {kept.samples}" if kept else ""
-    if not receipt.verification.engine_run:
-        engine = receipt.runtime == "tensorrt"
-        ran = (
-            "; its graph was run, the engine itself not yet"
-            if engine
-            else "; emulated in float32, run by its kernels not yet"
-        )
-    return f"{published.folder}: relative error {error:.1e}{agreement}{scored}, {published.size}{ran}"

@@ -16,6 +16,7 @@ from penstock.arrays import join, take
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, last_line
+from penstock.evidence import Place
 from penstock.export import noise
 from penstock.export.noise import Noise
 from penstock.export.quiet import quiet
@@ -40,16 +41,6 @@ class Extreme:
     rows: Rows
     outputs: dict[str, Any]
     noise: Noise
-
-
-@dataclass(frozen=True)
-class Place:
-    """Samples at one size of a dimension, or of several: what it is in words, and the source's answers there."""
-
-    what: str
-    rows: int
-    inputs: dict[str, Any]
-    outputs: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import Any
 from penstock.artifact import MODEL_NAME
 from penstock.checkpoint import Override
 from penstock.errors import PenstockError
+from penstock.export.engine.recipe import Wishes
 from penstock.export.formats import Road
+from penstock.signature import Dim
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Request:
     min_agreement: float | None = None
     accuracy_drop: float | None = None
     calibration: str = "auto"
+    engine: Wishes = field(default_factory=Wishes)
+    narrower: tuple[dict[str, Dim], ...] = ()
+    defer: bool = False
 
     @property
     def variants(self) -> list[tuple[str, str]]:
@@ -76,6 +81,7 @@ class Request:
             ("--calibration", None if self.calibration == "auto" else self.calibration),
             ("--opset", self.opset if format in ("onnx", "trt") else None),
         ]
+        pairs += self._of_engine() if format == "trt" else []
         words = [word for option, value in pairs if value is not None for word in (option, str(value))]
         flags = {
             "--no-fuse": not self.fuse,
@@ -83,8 +89,28 @@ class Request:
             "--ema": choice.ema is True,
             "--no-ema": choice.ema is False,
             "--allow-pickle": given.allow_pickle,
+            "--defer": self.defer and format == "trt",
         }
         return (*words, *(flag for flag, wanted in flags.items() if wanted))
+
+    def engine_options(self) -> list[tuple[str, bool]]:
+        """The options that only an engine takes, and whether each was given."""
+        return [*((option, value is not None) for option, value in self._of_engine()), ("--defer", self.defer)]
+
+    def _of_engine(self) -> list[tuple[str, Any]]:
+        wishes = self.engine
+        default = Wishes()
+        return [
+            *(
+                ("--profile", ";".join(f"{n}={d.min},{d.opt},{d.max}" for n, d in held.items()))
+                for held in self.narrower
+            ),
+            ("--trt-flavor", wishes.flavor and wishes.flavor.replace("_", "-")),
+            ("--workspace", wishes.workspace_mb),
+            ("--builder-level", wishes.level),
+            ("--hardware-compat", None if wishes.hardware_compat == "none" else wishes.hardware_compat),
+            ("--build-limit", None if wishes.limit_s == default.limit_s else f"{wishes.limit_s:g}"),
+        ]
 
 
 def _spelt(data: Path | None) -> str | None:

@@ -203,6 +203,9 @@ def export(
     bf16: Annotated[bool, typer.Option("--bf16", help="Short for --precision bf16.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Short for --precision int8.")] = False,
     fp8: Annotated[bool, typer.Option("--fp8", help="Short for --precision fp8 (E4M3, TensorRT).")] = False,
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="Short for --precision tf32: a TensorRT engine's float32 on tensor cores.")
+    ] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
     name: Annotated[
         str | None, typer.Option(help="Base name, instead of the file's; variants are NAME-FORMAT-PRECISION.")
@@ -216,6 +219,32 @@ def export(
     ] = None,
     trace: Annotated[bool, typer.Option("--trace", help="TorchScript by tracing, or not at all.")] = False,
     opset: Annotated[int | None, typer.Option(min=1, help="ONNX opset, exactly; default: 18.")] = None,
+    trt_flavor: Annotated[
+        str | None, typer.Option(help="tensorrt or tensorrt-rtx; default: the first that can build here.")
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Ranges that an engine is tuned for beside the whole one, batch=1,1,1 or batch=1,1,1;seq=1,32,64; may "
+            "be repeated."
+        ),
+    ] = None,
+    workspace: Annotated[
+        int | None, typer.Option(min=1, help="The builder's scratch memory on the GPU, in MiB.")
+    ] = None,
+    builder_level: Annotated[
+        int | None, typer.Option(min=0, max=5, help="The builder's effort, 0 to 5; default: TensorRT's own, 3.")
+    ] = None,
+    hardware_compat: Annotated[
+        str, typer.Option(help="GPUs that an engine runs on: none (its own kind), ampere+, same-cc.")
+    ] = "none",
+    build_limit: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Seconds that building an engine may take.")
+    ] = 3600,
+    defer: Annotated[
+        bool,
+        typer.Option("--defer", help="Leave the engine to `penstock build`, on the machine that is to run it."),
+    ] = False,
     batch: Annotated[
         str | None, typer.Option(help="Rows in one run: MAX, or MIN,OPT,MAX; default: 1,8,64, or what the file says.")
     ] = None,
@@ -286,7 +315,7 @@ def export(
     `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
     `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
-    precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8)
+    precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8, tf32=tf32)
     override = _override(
         model,
         model_args,
@@ -300,9 +329,16 @@ def export(
     )
     road = options.road(script, trace)
     formats = options.commas(format, "--format")
-    if formats == ("auto",) and not (precision or fp16 or bf16 or int8 or fp8):
+    if formats == ("auto",) and not (precision or fp16 or bf16 or int8 or fp8 or tf32):
         precisions = options.EVERY_PRECISION
     pipeline = _stage("penstock.export.pipeline", "export")
+    engine = _stage("penstock.export.engine.recipe", "export").wishes(
+        flavor=trt_flavor and trt_flavor.replace("-", "_"),
+        workspace_mb=workspace,
+        level=builder_level,
+        hardware_compat=hardware_compat,
+        limit_s=build_limit,
+    )
     with _working("exporting"):
         pipeline.export(
             pipeline.Request(
@@ -321,9 +357,25 @@ def export(
                 min_agreement=min_agreement,
                 accuracy_drop=accuracy_drop,
                 calibration=calibration,
+                engine=engine,
+                narrower=options.profiles(profile or []),
+                defer=defer,
             ),
             _say,
         )
+
+
+@app.command()
+def build(
+    artifact: Annotated[Path, typer.Argument(help="An artifact of `penstock export --format trt --defer`.")],
+) -> None:
+    """Build the engine of a deferred artifact, run it against its source's answers, and publish it as the next version.
+
+    Example: `penstock build models/digits-trt-fp16`
+    """
+    deferred = _stage("penstock.export.deferred", "export")
+    with _working("building"):
+        deferred.build(artifact, _say)
 
 
 @app.command()
@@ -350,9 +402,13 @@ def verify(
     if against is None:
         if data is not None:
             raise PenstockError("--data needs --against CKPT: the answers to new samples come from the source")
+        from penstock import artifact as artifacts
         from penstock import replay
 
-        replay.verify(artifact, _say, device)
+        if artifacts.read(artifact).receipt.verification.engine_run:
+            replay.verify(artifact, _say, device)
+        else:
+            _stage("penstock.export.deferred", "export").complete(artifact, _say, device)
         return
     verification = _stage("penstock.export.verification", "export")
     with _working("verifying"):

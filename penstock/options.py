@@ -24,6 +24,8 @@ def precisions(precision: str | None, **short_forms: bool) -> tuple[str, ...]:
     short = [name for name, asked in short_forms.items() if asked]
     if precision is not None and short:
         raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
+    if sorted(short) == ["fp16", "int8"]:
+        return ("int8-fp16",)
     if len(short) > 1:
         both = ",".join(short)
         raise PenstockError(
@@ -47,6 +49,15 @@ def size_range(text: str, option: str) -> Dim:
 def size_ranges(texts: Sequence[str]) -> dict[str, Dim]:
     """`seq=1,128,512` as the range of the dimension `seq`, for each."""
     return {name: size_range(sizes, f"--dim {name}") for name, sizes in _pairs(texts, "--dim", "seq=1,128,512")}
+
+
+def profiles(texts: Sequence[str]) -> tuple[dict[str, Dim], ...]:
+    """`batch=1,1,1;seq=1,32,64` as the ranges of an engine's profile, for each."""
+    found = []
+    for text in texts:
+        pairs = _pairs(text.split(";"), "--profile", "batch=1,1,1 or batch=1,1,1;seq=1,32,64")
+        found.append({name: size_range(sizes, f"--profile {name}") for name, sizes in pairs})
+    return tuple(found)
 
 
 def value_ranges(texts: Sequence[str]) -> dict[str, Range]:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
+from penstock.export.engine.recipe import Wishes
 from penstock.export.lowering import Lowered, Target, Wish, lower
 from penstock.receipt import Calibration, Plan
-from penstock.signature import Signature
+from penstock.signature import Dim, Signature
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,16 +29,24 @@ if TYPE_CHECKING:
 
 
 Road = Literal["auto", "trace", "script"]
+_ANY = Wishes()
 
 
 @dataclass(frozen=True)
 class Options:
-    """What one variant is to be: its precision, how TorchScript is made, the ONNX opset, and how it is lowered."""
+    """What one variant is to be: its precision, how TorchScript is made, the ONNX opset, and how it is lowered.
+
+    `engine` is what a TensorRT builder is asked for, `narrower` the ranges of its profiles beside the whole one;
+    `defer` leaves building the engine to another machine.
+    """
 
     precision: str
     road: Road = "auto"
     opset: int | None = None
     wish: Wish | None = None
+    engine: Wishes = _ANY
+    narrower: tuple[dict[str, Dim], ...] = ()
+    defer: bool = False
 
 
 @dataclass(frozen=True)

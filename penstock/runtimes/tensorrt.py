@@ -1,200 +1,247 @@
-"""Runs TensorRT engines, of TensorRT and of TensorRT for RTX, through cuda-bindings alone."""
+"""Runs TensorRT engines, of TensorRT and of TensorRT for RTX, through cuda-bindings alone.
+
+Inputs are staged in page-locked memory, batches run on lanes (see `penstock.lanes`), and common batch sizes are
+launched as CUDA graphs, which are captured in the background once the first is ready.
+"""
 
 from __future__ import annotations
 
-import importlib
+import os
+import queue
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from penstock import buckets, cuda, engines
 from penstock.errors import PenstockError
-from penstock.runtimes import BaseRunner, InstanceDead
+from penstock.lanes import Engine, Lane, Shapes
+from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput
 from penstock.signature import Arrays, Signature
 
-# Import names of each flavor, the most wanted flavor first. Both speak one API.
-FLAVORS = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
-INSTALL = (
-    "pip install tensorrt (on a machine with an NVIDIA GPU), or pip install 'penstock[trt-rtx]' "
-    "(TensorRT for RTX, which builds without a GPU)"
-)
-
-
-def flavor(wanted: str | None = None) -> tuple[str, ModuleType]:
-    """The TensorRT that is installed here: its flavor, and its Python module.
-
-    Args:
-        wanted: a key of `FLAVORS`; None takes the first that is there.
-
-    Raises:
-        PenstockError: none is installed.
-    """
-    for name in [wanted] if wanted else FLAVORS:
-        for module in FLAVORS[name]:
-            try:
-                return name, importlib.import_module(module)
-            except ImportError:
-                continue
-    raise PenstockError(f"a TensorRT engine needs {wanted or 'TensorRT'}, which is not installed: {INSTALL}")
-
-
-def gpu() -> dict[str, Any] | None:
-    """The first NVIDIA GPU of this machine: `gpu`, `compute_capability`, `driver`; None where there is none."""
-    try:
-        cudart = _cudart()
-        if _call(cudart.cudaGetDeviceCount()) == 0:
-            return None
-        properties = _call(cudart.cudaGetDeviceProperties(0))
-        driver = _call(cudart.cudaDriverGetVersion())
-    except (PenstockError, InstanceDead):
-        return None
-    name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
-    return {
-        "gpu": name.rstrip("\0"),
-        "compute_capability": f"{properties.major}.{properties.minor}",
-        "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",
-    }
+LANES = 2
+_CLOSE_S = 60.0
+_MOST_SHAPES = 4096
+# From this many bytes on several threads copy an input.
+_LARGE, _COPIERS = 4 << 20, min(4, os.cpu_count() or 1)
 
 
 def unavailable(build: Mapping[str, Any]) -> str | None:
-    """Why an engine cannot run here: no TensorRT of its flavor and version, no GPU, or another kind of GPU."""
-    try:
-        wanted, trt = flavor(build.get("flavor"))
-    except PenstockError as error:
-        return str(error)
-    here = gpu()
-    if here is None:
-        return "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; none was found on this machine"
-    built_with = build.get("version")
-    if built_with and built_with != trt.__version__:
-        return f"the engine was built by {wanted} {built_with}; this machine has {trt.__version__}"
-    capability = build.get("compute_capability")
-    if capability and capability != here["compute_capability"]:
-        return (
-            f"the engine was built for compute capability {capability} ({build.get('gpu')}); this machine's GPU, "
-            f"{here['gpu']}, has {here['compute_capability']}"
-        )
-    if wanted == "tensorrt_rtx" and here["compute_capability"] == "9.0":
-        return f"TensorRT for RTX does not run on compute capability 9.0, which this machine's {here['gpu']} has"
-    return None
+    """Why an engine with these build facts cannot run on this machine, or None."""
+    return engines.unavailable(build)
 
 
 class TensorRTRunner(BaseRunner):
-    """One execution context, its stream, and device buffers as large as the engine's profile allows."""
+    """Lanes over one engine. Safe to call from several threads: as many batches run at once as there are lanes."""
 
-    def __init__(self, engine: Any, signature: Signature, device: int) -> None:
+    def __init__(self, engine: Engine, signature: Signature, lanes: int = LANES) -> None:
         super().__init__(signature)
-        self._cudart = _cudart()
-        _call(self._cudart.cudaSetDevice(device))
-        self._device = device
-        self._context: Any = engine.create_execution_context()
-        if self._context is None:
-            raise PenstockError("TensorRT cannot make an execution context: not enough device memory")
-        self._engine: Any = engine
-        self._stream = _call(self._cudart.cudaStreamCreate())
-        self._limits = {tensor.name: tuple(engine.get_tensor_profile_shape(tensor.name, 0)) for tensor in self.inputs}
-        self._buffers: dict[str, int] = {}
-        self._allocate()
+        self._engine, self._signature, self._closed = engine, signature, threading.Event()
+        self._lanes: list[Lane] = []
+        self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        self._taken: set[Shapes] = set()
+        try:
+            for _ in range(lanes):
+                self._lanes.append(Lane(engine))
+            self._plan = self._captures()
+            if self._plan:
+                self._lanes[0].capture(self._plan[0])
+        except BaseException:
+            self._release()
+            raise
+        for lane in reversed(self._lanes):
+            self._free.put(lane)
+        self._background = threading.Thread(target=self._capture_rest, name="penstock-capture", daemon=True)
+        self._background.start()
 
-    def _allocate(self) -> None:
-        for tensor in self.inputs:
-            self._context.set_input_shape(tensor.name, tuple(self._limits[tensor.name][2]))
-        for tensor in (*self.inputs, *self.outputs):
-            shape = tuple(self._context.get_tensor_shape(tensor.name))
-            size = max(1, int(np.prod(shape)) * np.dtype(tensor.dtype).itemsize)
-            self._buffers[tensor.name] = _call(self._cudart.cudaMalloc(size))
-            self._context.set_tensor_address(tensor.name, self._buffers[tensor.name])
+    def _captures(self) -> list[Shapes]:
+        """The shapes that are captured, the usual batch first; every other dimension has its usual size."""
+        signature = self._signature
+        usual = {name: dim.opt for name, dim in signature.dims.items()}
+        batch = signature.dims.get(str(signature.batch))
+        sizes = buckets.sizes(batch.min, batch.opt, batch.max) if batch else (1,)
+        order = sorted(sizes, key=lambda size: (size != (batch.opt if batch else 1), size))
+        return [self._shapes({**usual, str(signature.batch): size}) for size in order]
+
+    def _shapes(self, sizes: Mapping[str, int]) -> Shapes:
+        return tuple(
+            tuple(size if isinstance(size, int) else sizes[size] for size in tensor.shape) for tensor in self.inputs
+        )
+
+    def _capture_rest(self) -> None:
+        for shapes in self._plan:
+            for lane in self._lanes:
+                if self._closed.is_set():
+                    return
+                # A shape that cannot be captured is launched kernel by kernel.
+                with suppress(cuda.CudaError, PenstockError):
+                    lane.capture(shapes)
+
+    def captured(self, timeout_s: float | None = None) -> bool:
+        """Wait until all captures are made; False if that takes longer."""
+        self._background.join(timeout_s)
+        return not self._background.is_alive()
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
-        if self._context is None:
+        shapes: Shapes = tuple(tuple(np.shape(feeds[tensor.name])) for tensor in self.inputs)
+        with self.lease(shapes) as lease:
+            for name, staged in lease.inputs.items():
+                _copy_in(name, feeds[name], staged)
+            answer = lease.run()
+            return {tensor.name: array.astype(tensor.dtype) for tensor, array in zip(self.outputs, answer, strict=True)}
+
+    def lease(self, shapes: Shapes) -> Lease:
+        """A lane's own page-locked memory to write a batch into, and to read its outputs from: nothing is copied twice.
+
+        Use it as a context manager: the lane is given back at the end of the block.
+
+        Args:
+            shapes: of each input, in the signature's order.
+
+        Raises:
+            PenstockError: the engine takes no such shapes.
+            InstanceDead: CUDA failed; the engine must be loaded anew.
+        """
+        if self._closed.is_set():
             raise RuntimeError("the runner is closed")
-        cudart = self._cudart
-        _call(cudart.cudaSetDevice(self._device))
-        kinds = cudart.cudaMemcpyKind
-        held = []  # host arrays must outlive their asynchronous copies
-        for tensor in self.inputs:
-            array = np.ascontiguousarray(feeds[tensor.name])
-            least, _, most = self._limits[tensor.name]
-            if not all(low <= size <= high for low, size, high in zip(least, array.shape, most, strict=True)):
-                raise PenstockError(
-                    f"input {tensor.name!r} has shape {list(array.shape)}; the engine's profile takes "
-                    f"{list(least)} to {list(most)}"
-                )
-            self._context.set_input_shape(tensor.name, array.shape)
-            held.append(array)
-            _call(
-                cudart.cudaMemcpyAsync(
-                    self._buffers[tensor.name],
-                    array.ctypes.data,
-                    array.nbytes,
-                    kinds.cudaMemcpyHostToDevice,
-                    self._stream,
-                )
-            )
-        if not self._context.execute_async_v3(int(self._stream)):
-            raise InstanceDead("TensorRT could not enqueue the batch")
-        answer = {}
-        for tensor in self.outputs:
-            out = np.empty(tuple(self._context.get_tensor_shape(tensor.name)), tensor.dtype)
-            _call(
-                cudart.cudaMemcpyAsync(
-                    out.ctypes.data,
-                    self._buffers[tensor.name],
-                    out.nbytes,
-                    kinds.cudaMemcpyDeviceToHost,
-                    self._stream,
-                )
-            )
-            answer[tensor.name] = out
-        _call(cudart.cudaStreamSynchronize(self._stream))
-        return answer
+        if shapes not in self._taken:
+            self._check(shapes)
+            if len(self._taken) < _MOST_SHAPES:
+                self._taken.add(shapes)
+        return Lease(self._free, self._engine.device, shapes, batched=self._signature.batch is not None)
+
+    def _check(self, shapes: Shapes) -> None:
+        named = dict(zip(self._engine.inputs, shapes, strict=True))
+        if self._engine.profile(named) is not None:
+            return
+        taken = "; or ".join(
+            ", ".join(f"{name} {list(p[name][0])} to {list(p[name][2])}" for name in named)
+            for p in self._engine.profiles
+        )
+        given = ", ".join(f"{name!r} has shape {list(shape)}" for name, shape in named.items())
+        raise PenstockError(f"input {given}; the engine's profile takes {taken}")
 
     def close(self) -> None:
-        if self._context is None:
+        if self._closed.is_set():
             return
-        self._context = self._engine = None
-        for pointer in self._buffers.values():
-            self._cudart.cudaFree(pointer)
-        self._buffers.clear()
-        self._cudart.cudaStreamDestroy(self._stream)
+        self._closed.set()
+        self._background.join(_CLOSE_S)
+        for _ in self._lanes:
+            with suppress(queue.Empty):
+                self._free.get(timeout=_CLOSE_S)
+        self._release()
+
+    def _release(self) -> None:
+        self._closed.set()
+        for lane in self._lanes:
+            with suppress(cuda.CudaError):
+                lane.close()
+        self._lanes = []
+        self._engine = None  # type: ignore[assignment]
+
+
+class Lease:
+    """A lane in the caller's hands: write `inputs`, then `run`; its arrays are the lane's and end with the lease."""
+
+    __slots__ = ("_batch", "_batched", "_device", "_free", "_lane", "_shapes")
+
+    def __init__(self, free: queue.SimpleQueue[Lane], device: int, shapes: Shapes, *, batched: bool) -> None:
+        self._free, self._device, self._shapes, self._batched = free, device, shapes, batched
+
+    def __enter__(self) -> Lease:
+        self._lane = self._free.get()
+        self._lane.lock.acquire()
+        try:
+            cuda.call("cudaSetDevice", self._device)  # each time: others in the thread may have set another
+            self._batch = self._lane.prepared(self._shapes, batched=self._batched)
+        except BaseException as error:
+            self._give_back()
+            if isinstance(error, cuda.CudaError):
+                raise InstanceDead(f"CUDA: {error}") from None
+            raise
+        return self
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Where each input's rows are to be written."""
+        return self._batch.inputs
+
+    def run(self) -> tuple[Any, ...]:
+        """The outputs, as views of the lane's memory, in the signature's order."""
+        self._lane.run(self._batch)
+        return self._batch.outputs
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._give_back()
+        if isinstance(error, cuda.CudaError):
+            raise InstanceDead(f"CUDA: {error}") from None
+
+    def _give_back(self) -> None:
+        self._lane.lock.release()
+        self._free.put(self._lane)
+
+
+def _copy_in(name: str, array: Any, staged: Any) -> None:
+    """Copy a tensor into page-locked memory; TensorRT 8 takes 32 bits for integers of 64."""
+    if array.dtype == np.int64 and staged.dtype == np.int32 and array.size:
+        least, most = int(array.min()), int(array.max())
+        if not -(2**31) <= least <= most < 2**31:
+            raise RejectedInput(f"input {name!r} holds {most if most >= 2**31 else least}; the engine takes 32 bits")
+        np.copyto(staged, array, casting="unsafe")
+        return
+    casting: Any = "no" if array.dtype == staged.dtype else "same_kind"
+    if array.nbytes < _LARGE or array.ndim == 0:
+        np.copyto(staged, array, casting=casting)
+        return
+    # One core moves less than the GPU takes; numpy lets go of the interpreter while it copies.
+    ends = np.linspace(0, len(array), min(_COPIERS, len(array)) + 1).astype(int)
+    parts = [slice(start, end) for start, end in pairwise(ends)]
+    list(_copiers().map(lambda part: np.copyto(staged[part], array[part], casting=casting), parts))
+
+
+@cache
+def _copiers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_COPIERS, thread_name_prefix="penstock-copy")
 
 
 def load(
-    path: Path, signature: Signature, *, device: str = "cpu", threads: int | None = None, careful: bool = False
+    path: Path,
+    signature: Signature,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    careful: bool = False,
+    lanes: int = LANES,
 ) -> TensorRTRunner:
     """Load a serialized engine onto `cuda:N` (`cpu`, the other runtimes' default, stands for `cuda:0` here).
 
     An engine is code: only load one whose digest its receipt vouches for.
     """
-    blob = path.read_bytes()
     number = int(device.partition(":")[2] or 0)
-    _call(_cudart().cudaSetDevice(number))
+    try:
+        cuda.call("cudaSetDevice", number)
+    except cuda.CudaError as error:
+        raise PenstockError(f"--device cuda:{number}: {error}; this machine has {cuda.count()} GPUs") from None
+    blob = path.read_bytes()
     problems = []
-    for name in FLAVORS:
+    for name in engines.FLAVORS:
         try:
-            _, trt = flavor(name)
+            _, trt = engines.flavor_of(name)
         except PenstockError as error:
             problems.append(str(error))
             continue
-        engine = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(blob)
-        if engine is not None:
-            return TensorRTRunner(engine, signature, number)
+        held = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(blob)
+        if held is not None:
+            inputs, outputs = (tuple(t.name for t in tensors) for tensors in (signature.inputs, signature.outputs))
+            try:
+                return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, lanes)
+            except cuda.CudaError as error:
+                raise PenstockError(f"{path}: {error}") from None
         problems.append(f"{name} {trt.__version__} refuses it")
     raise PenstockError(f"{path}: no TensorRT here loads this engine: {'; '.join(problems)}")
-
-
-def _cudart() -> Any:
-    try:
-        return importlib.import_module("cuda.bindings.runtime")
-    except ImportError:
-        raise PenstockError("running a TensorRT engine needs cuda-bindings: pip install cuda-bindings") from None
-
-
-def _call(result: tuple[Any, ...]) -> Any:
-    """The value of a CUDA runtime call, whose error becomes an exception that names it."""
-    status, *values = result
-    if int(status) != 0:
-        raise InstanceDead(f"CUDA: {getattr(status, 'name', status)}")
-    return values[0] if values else None

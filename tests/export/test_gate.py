@@ -277,7 +277,7 @@ def test_each_output_keeps_limits_of_its_own() -> None:
 
 
 def test_every_precision_has_limits_that_tighten_with_it() -> None:
-    order = ("fp32", "fp16", "bf16", "int8", "fp8")
+    order = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
     assert tuple(limits.LIMITS) == order
     errors = [limits.LIMITS[name].max_error for name in order]
     assert errors == sorted(errors)
@@ -386,14 +386,14 @@ def reference(source: BaseRunner, signature: Signature, rows: Rows, outputs: dic
     return Reference(Source(source), signature, rows, answers, len(rows), True, noise)
 
 
-def verify_dims(runner: Any, source: Total, signature: Signature = TWO) -> Any:
+def verify_places(runner: Any, source: Total, signature: Signature = TWO) -> Any:
     held = reference(source, signature, SAMPLES, {"total": total(*SAMPLES.inputs.values())})
-    return gate.verify_dims(runner, held, {"total": FP32})
+    return gate.verify_places(runner, held.places, {"total": FP32})
 
 
 def test_every_other_dimension_is_run_at_many_sizes_and_all_together_at_their_ends() -> None:
     runner, source = Total(), Total()
-    found = verify_dims(runner, source)
+    found = verify_places(runner, source)
     assert runner.seen == source.seen
     seqs = [sizes[1] for sizes in runner.seen if sizes[2] == 2 and sizes[1] != 10]
     assert {3, 11, 20} <= set(seqs)
@@ -405,7 +405,7 @@ def test_every_other_dimension_is_run_at_many_sizes_and_all_together_at_their_en
 
 def test_samples_are_cut_or_repeated_along_every_axis_of_the_dimension() -> None:
     runner, source = Total(), Total()
-    verify_dims(runner, source)
+    verify_places(runner, source)
     for feeds in (*runner.fed, *source.fed):
         TWO.check(feeds)
         rows, seq, side = feeds["ids"].shape
@@ -417,14 +417,14 @@ def test_samples_are_cut_or_repeated_along_every_axis_of_the_dimension() -> None
 @pytest.mark.parametrize(("batch", "rows"), [(Dim(opt=1, max=1), 1), (Dim(opt=4, max=5), 5), (Dim(opt=8, max=12), 8)])
 def test_a_few_rows_that_the_range_of_batches_takes_are_run(batch: Dim, rows: int) -> None:
     runner = Total()
-    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
+    verify_places(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
     assert {sizes[0] for sizes in runner.seen} == {rows}
 
 
 def test_no_fewer_rows_are_run_than_the_range_of_batches_takes() -> None:
     runner = Total()
     batch = Dim(min=11, opt=12, max=12)
-    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
+    verify_places(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "batch": batch}}))
     assert {sizes[0] for sizes in runner.seen} == {11}
 
 
@@ -433,7 +433,7 @@ def test_no_fewer_rows_are_run_than_the_range_of_batches_takes() -> None:
 def test_an_odd_size_within_the_range_is_among_them_where_there_is_one(least: int, more: int) -> None:
     runner = Total()
     seq = Dim(min=least, opt=least, max=least + more)
-    verify_dims(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "seq": seq}}))
+    verify_places(runner, Total(), TWO.model_copy(update={"dims": {**TWO.dims, "seq": seq}}))
     sizes = {seen[1] for seen in runner.seen if seen[2] == 2 and seen[1] != 10} | ({10} & {least, least + more})
     assert {least, least + more} <= sizes <= set(range(least, least + more + 1))
     assert any(size % 2 for size in sizes) or (more == 0 and least % 2 == 0)
@@ -441,14 +441,14 @@ def test_an_odd_size_within_the_range_is_among_them_where_there_is_one(least: in
 
 def test_a_model_whose_batch_alone_moves_has_nothing_more_to_run() -> None:
     runner, source = Changed(), Changed()
-    assert gate.verify_dims(runner, reference(source, SIGNATURE, ROWS, REFERENCE), {"logits": FP32}) == []
+    assert gate.verify_places(runner, reference(source, SIGNATURE, ROWS, REFERENCE).places, {"logits": FP32}) == []
     assert runner.batches == source.batches == []
 
 
 @pytest.mark.parametrize("size", [3, 11, 20])
 def test_a_fault_at_one_size_of_a_dimension_is_stopped_with_its_name_and_size(size: int) -> None:
     with pytest.raises(GateError) as caught:
-        verify_dims(Total(lambda sizes: sizes[1] == size, 1.0), Total())
+        verify_places(Total(lambda sizes: sizes[1] == size, 1.0), Total())
     for part in (f"output 'total' at seq = {size}: relative L2 error", "limit of 0.0001", "nothing was published"):
         assert part in str(caught.value)
 
@@ -456,7 +456,7 @@ def test_a_fault_at_one_size_of_a_dimension_is_stopped_with_its_name_and_size(si
 def test_a_runner_that_fails_at_one_size_of_a_dimension_is_stopped_with_its_name_and_size() -> None:
     error = RuntimeError("a frame\nsizes differ")
     with pytest.raises(GateError) as caught:
-        verify_dims(Total(lambda sizes: sizes[1] == 20, error), Total())
+        verify_places(Total(lambda sizes: sizes[1] == 20, error), Total())
     assert "RuntimeError: sizes differ" in str(caught.value)
     assert "at seq = 20" in str(caught.value)
 
@@ -464,7 +464,7 @@ def test_a_runner_that_fails_at_one_size_of_a_dimension_is_stopped_with_its_name
 def test_a_source_that_fails_at_a_size_that_was_promised_is_told_how_to_narrow_it() -> None:
     source = Total(lambda sizes: sizes[1] == 20, IndexError("a frame\nposition 16 is out of range"))
     with pytest.raises(GateError) as caught:
-        verify_dims(Total(), source)
+        verify_places(Total(), source)
     assert "the source model itself fails at seq = 20: " in str(caught.value)
     assert "position 16 is out of range; narrow the range with --batch or --dim" in str(caught.value)
     assert "a frame" not in str(caught.value)
@@ -487,7 +487,7 @@ def test_agreement_is_not_asked_of_a_few_rows() -> None:
         def run(self, feeds: Arrays) -> dict[str, Any]:
             return {"logits": np.tile(np.array([1.0, 1.0 + self.tilt]), (len(feeds["x"]), 1))}
 
-    found = gate.verify_dims(Tie(1e-9), reference(Tie(-1e-9), signature, rows), {"logits": FP32})
+    found = gate.verify_places(Tie(1e-9), reference(Tie(-1e-9), signature, rows).places, {"logits": FP32})
     assert {item.agreement for item in found} == {None}
 
 

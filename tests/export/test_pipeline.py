@@ -36,7 +36,7 @@ ALL = {
     "onnx": ("fp32", "fp16", "bf16", "int8"),
     "pt2": ("fp32",),
     "torchscript": ("fp32", "fp16"),
-    "trt": ("fp32", "fp16", "bf16", "int8", "fp8"),
+    "trt": ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8"),
 }
 VARIANTS = [f"digits-{name}-{precision}" for name, precisions in ALL.items() for precision in precisions]
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import artifact, runtimes
+from penstock import artifact, cuda, engines, runtimes
 from penstock.errors import PenstockError
-from penstock.runtimes import tensorrt
 
 
 def test_a_machine_without_a_gpu_is_told_what_an_engine_needs(repository: Path) -> None:
-    if tensorrt.gpu() is not None:
+    if cuda.count():
         pytest.skip("there is a GPU here")
     held = artifact.read(repository / "digits-trt-fp16")
     reason = runtimes.unavailable("tensorrt", held.receipt.build)
@@ -25,7 +24,7 @@ def test_a_machine_without_a_gpu_is_told_what_an_engine_needs(repository: Path) 
 
 
 def test_an_engine_of_a_flavor_that_is_not_installed_names_it_and_how_to_install_it() -> None:
-    missing = next((name for name, modules in tensorrt.FLAVORS.items() if not _installed(modules)), None)
+    missing = next((name for name, modules in engines.FLAVORS.items() if not _installed(modules)), None)
     if missing is None:
         pytest.skip("both flavors are installed here")
     reason = str(runtimes.unavailable("tensorrt", {"flavor": missing}))
@@ -40,7 +39,7 @@ def _installed(modules: tuple[str, ...]) -> bool:
 
 
 def test_loading_an_engine_without_a_gpu_is_an_error_not_a_crash(repository: Path) -> None:
-    if tensorrt.gpu() is not None:
+    if cuda.count():
         pytest.skip("there is a GPU here")
     held = artifact.read(repository / "digits-trt-fp16")
     with pytest.raises((PenstockError, runtimes.InstanceDead), match=r"CUDA|cuda|GPU"):

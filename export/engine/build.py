@@ -1,0 +1,165 @@
+"""Building an engine: the builder's process watched from here, its cache, and what it refuses said in words."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock import cache, cuda, engines
+from penstock.errors import PenstockError
+from penstock.export.engine import remedies
+from penstock.export.engine.recipe import Recipe
+from penstock.trial import python_command
+
+_KIND = "timing"
+
+
+def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]:
+    """Build an engine in a process of its own.
+
+    Args:
+        graph: a typed ONNX file.
+        recipe: how to build it.
+        plan: the file to write.
+        work: a folder for the timing cache in between.
+
+    Returns:
+        Facts for the receipt: tool, flavor, version, the GPU that the engine is tied to, the recipe, flags, seconds.
+
+    Raises:
+        PenstockError: no TensorRT here can build, it refuses the graph, dies of it, or takes longer than allowed.
+    """
+    flavor, trt = engines.flavor_of(recipe.flavor, build=True)
+    recipe = recipe.model_copy(update={"flavor": flavor})
+    gpu = cuda.facts() or {}
+    # All that a tactic's time may hang on; TensorRT itself refuses a cache of another version or GPU.
+    key = cache.key(flavor, trt.__version__, json.dumps(gpu, sort_keys=True))
+    cached = work / "timing.cache"
+    if (held := cache.read(_KIND, key)) is not None:
+        cached.write_bytes(held)
+    with _killed_in_time(graph, recipe, cached, plan) as process, _shown() as show:
+        told: dict[str, Any] = {}
+        for line in process.stdout or ():
+            told = _read(line) or told
+            show(told)
+    code = process.wait()
+    name = f"TensorRT {'for RTX ' if flavor == 'tensorrt_rtx' else ''}{trt.__version__}"
+    if "done" not in told:
+        raise PenstockError(_failure(told, code, process, name, graph, recipe))
+    if cached.is_file():
+        cache.write(_KIND, key, cached.read_bytes())
+    # TensorRT's engines are tied to the GPU they were built on, TensorRT for RTX's to none.
+    tied = gpu if flavor == "tensorrt" else {}
+    return {
+        "tool": f"{flavor} {trt.__version__}",
+        "flavor": flavor,
+        "version": trt.__version__,
+        **tied,
+        "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
+        **told["done"],
+    }
+
+
+def hardware(facts: dict[str, Any]) -> str:
+    """Where an engine with these build facts may run, in words."""
+    if facts.get("deferred"):
+        return "an NVIDIA GPU with TensorRT, once penstock build has built the engine there"
+    if facts["flavor"] == "tensorrt_rtx":
+        return (
+            f"NVIDIA GPUs of compute capability 8.0, 8.6, 8.9, 12.0 and later, with TensorRT for RTX {facts['version']}"
+        )
+    compat, version = facts["recipe"].get("hardware_compat"), facts["version"]
+    capability = f"compute capability {facts.get('compute_capability')}"
+    kinds = {"ampere+": "NVIDIA GPUs of compute capability 8.0 and later", "same-cc": f"GPUs of {capability}"}
+    own = f"{facts.get('gpu')} ({capability})"
+    return f"{kinds.get(compat, own)}, with TensorRT {version}"
+
+
+class _Builder(subprocess.Popen[str]):
+    """The process; `late` once it was killed for the time it took, `errors` is what it wrote on stderr."""
+
+    late = False
+    errors = ""
+
+
+@contextmanager
+def _killed_in_time(graph: Path, recipe: Recipe, cached: Path, plan: Path) -> Iterator[_Builder]:
+    """The builder's process, killed where it takes too long or the block is left early, as ^C does."""
+    words = (str(graph), recipe.model_dump_json(), str(cached), str(plan))
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        process = _Builder(
+            python_command("penstock.export.engine.builder", *words), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+
+        def late() -> None:
+            process.late = True
+            process.kill()
+
+        timer = threading.Timer(recipe.limit_s, late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield process
+            process.wait()
+            errors.seek(0)
+            process.errors = errors.read()
+        finally:
+            timer.cancel()
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _read(line: str) -> dict[str, Any] | None:
+    """A line of the builder's; what libraries print in between is none."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+@contextmanager
+def _shown() -> Iterator[Any]:
+    """Show the builder's phases on stderr, where a person may be looking."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as progress:
+        task = progress.add_task("building the engine", total=None)
+
+        def show(told: dict[str, Any]) -> None:
+            if "steps" in told:
+                progress.update(task, description=str(told["phase"]), total=told["steps"], completed=0)
+            elif "step" in told:
+                progress.update(task, completed=told["step"] + 1)
+
+        yield show
+
+
+def _failure(told: dict[str, Any], code: int, process: _Builder, name: str, graph: Path, recipe: Recipe) -> str:
+    """Why there is no engine, in a sentence."""
+    if process.late:
+        limit = f"--build-limit {recipe.limit_s:g} s"
+        return f"{name} did not build the engine within {limit}; give it more, or a lower --builder-level"
+    refused = told.get("refused", {})
+    if "errors" in refused:
+        return f"{name} cannot read the graph: {remedies.of_errors(refused['errors'], graph)}"
+    if "message" in refused:
+        return f"{name} cannot build the engine: {remedies.of_message(refused['message'])}"
+    if code < 0:
+        last = (process.errors.strip().splitlines() or [""])[-1][:300]
+        died = signal.Signals(-code).name
+        return f"{name} dies of the graph ({died}{': ' + last if last else ''}); {remedies.ELSEWHERE}"
+    last = (process.errors.strip().splitlines() or [f"exit code {code}"])[-1][:300]
+    return f"{name} cannot build the engine: {last}"

@@ -1,0 +1,100 @@
+"""CUDA: the calls of its runtime that penstock makes, through cuda-bindings alone; errors carry CUDA's own names."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PenstockError
+
+
+class CudaError(Exception):
+    """A call failed; the argument names the call and CUDA's error. The process's context may be lost with it."""
+
+
+@cache
+def runtime() -> Any:
+    """cuda-bindings' module of the runtime API.
+
+    Raises:
+        PenstockError: it is not installed.
+    """
+    try:
+        return importlib.import_module("cuda.bindings.runtime")
+    except ImportError:
+        raise PenstockError("running a TensorRT engine needs cuda-bindings: pip install cuda-bindings") from None
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call a function of the runtime, `cudaMalloc`; its value, or None where it has none.
+
+    Raises:
+        CudaError: it fails.
+    """
+    status, *values = getattr(runtime(), name)(*arguments)
+    if int(status) != 0:
+        raise CudaError(f"{name}: {getattr(status, 'name', status)}{_told(status)}")
+    return values[0] if values else None
+
+
+def _told(status: Any) -> str:
+    with suppress(Exception):
+        return f" ({runtime().cudaGetErrorString(status)[1].decode()})"
+    return ""
+
+
+def count() -> int:
+    """How many NVIDIA GPUs can be used; 0 without a driver or cuda-bindings."""
+    with suppress(CudaError, PenstockError):
+        return int(call("cudaGetDeviceCount"))
+    return 0
+
+
+def facts(device: int = 0) -> dict[str, Any] | None:
+    """A GPU's name, compute capability, and driver as CUDA's version and NVIDIA's own; None if it is not there."""
+    if device >= count():
+        return None
+    try:
+        properties, cuda = call("cudaGetDeviceProperties", device), call("cudaDriverGetVersion")
+    except CudaError:
+        return None
+    name = properties.name.decode() if isinstance(properties.name, bytes) else str(properties.name)
+    return {
+        "gpu": name.rstrip("\0"),
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        **({"driver": driver} if (driver := _driver()) else {}),
+    }
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, 580.159.04."""
+    with suppress(OSError):
+        found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        return found[1] if found else None
+    return None
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> tuple[int, Any]:
+    """Page-locked memory, which the GPU copies from by itself: its address, and an array over it, zeroed."""
+    size = max(1, int(np.prod(shape)) * np.dtype(dtype).itemsize)
+    address = int(call("cudaHostAlloc", size, 0))
+    array = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    array[:] = 0
+    return address, array
+
+
+def memory_used(device: int = 0) -> int:
+    """Bytes of a GPU's memory that are taken, by whomever."""
+    call("cudaSetDevice", device)
+    status, free, total = runtime().cudaMemGetInfo()
+    if int(status) != 0:
+        raise CudaError(f"cudaMemGetInfo: {status.name}")
+    return int(total) - int(free)

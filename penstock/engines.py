@@ -1,0 +1,110 @@
+"""Engines: the TensorRT that is installed, what it can do, and where an engine of which it vouches may run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from penstock import cuda
+from penstock.errors import PenstockError
+
+# Import names of each flavor, the most wanted flavor first. Both speak one API.
+FLAVORS = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
+INSTALL = (
+    "pip install tensorrt (on a machine with an NVIDIA GPU), or pip install 'penstock[trt-rtx]' "
+    "(TensorRT for RTX, which builds without a GPU)"
+)
+# Hopper, which TensorRT for RTX does not know.
+_NOT_RTX = "9.0"
+
+
+def flavor_of(wanted: str | None = None, *, build: bool = False) -> tuple[str, ModuleType]:
+    """The TensorRT that is installed here: its flavor, and its Python module.
+
+    Args:
+        wanted: a key of `FLAVORS`; None takes the first that is there.
+        build: whether it must be able to build here, for which TensorRT needs a GPU and TensorRT for RTX none.
+
+    Raises:
+        PenstockError: none is installed.
+    """
+    found = [(name, module) for name in ([wanted] if wanted else FLAVORS) if (module := _imported(name)) is not None]
+    if not found:
+        raise PenstockError(f"a TensorRT engine needs {wanted or 'TensorRT'}, which is not installed: {INSTALL}")
+    if build and found[0][0] == "tensorrt" and not cuda.count():
+        if len(found) > 1:
+            return found[1]
+        raise PenstockError(
+            f"TensorRT builds engines on a machine with an NVIDIA GPU alone, and finds none here: {INSTALL}"
+        )
+    return found[0]
+
+
+def _imported(flavor: str) -> ModuleType | None:
+    for name in FLAVORS[flavor]:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    return None
+
+
+def strongly_typed(trt: Any) -> bool:
+    """Whether this TensorRT takes each tensor's type from the graph; 8 takes only permission, by builder flags."""
+    return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+
+
+def unavailable(build: Mapping[str, Any]) -> str | None:
+    """Why an engine with these build facts cannot run on this machine, or None.
+
+    No TensorRT of its flavor, another version, no GPU, or one that it was not built for.
+    """
+    if "recipe" in build and build.get("deferred"):
+        return "the engine has not been built yet: penstock build finishes it on the machine that is to run it"
+    if build.get("flavor", "tensorrt") not in FLAVORS:
+        return f"the engine is of {build['flavor']!r}, and this penstock knows {', '.join(FLAVORS)}"
+    try:
+        wanted, trt = flavor_of(build.get("flavor"))
+    except PenstockError as error:
+        return str(error)
+    here = cuda.facts()
+    if here is None:
+        return "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; none was found on this machine"
+    return _other_version(wanted, str(build.get("version", "")), trt.__version__) or _other_gpu(wanted, build, here)
+
+
+def _other_version(flavor: str, built: str, here: str) -> str | None:
+    if not built or built == here:
+        return None
+    return f"the engine was built by {flavor} {built}; this machine has {here}"
+
+
+def _other_gpu(flavor: str, build: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    capability, mine = str(build.get("compute_capability") or ""), here["compute_capability"]
+    if flavor == "tensorrt_rtx":
+        why = f"TensorRT for RTX does not run on compute capability {mine}, which this machine's {here['gpu']} has"
+        return why if mine == _NOT_RTX else None
+    compat = (build.get("recipe") or {}).get("hardware_compat", "none")
+    if (
+        not capability
+        or (compat == "ampere+" and _numbers(mine) >= (8, 0))
+        or (compat == "same-cc" and capability == mine)
+    ):
+        return None
+    if capability != mine:
+        return (
+            f"the engine was built for compute capability {capability} ({build.get('gpu')}); this machine's GPU, "
+            f"{here['gpu']}, has {mine}"
+        )
+    if build.get("gpu") and build["gpu"] != here["gpu"]:
+        return (
+            f"the engine was built on a {build['gpu']}; this machine has a {here['gpu']}, for which its tactics were "
+            "not chosen (--hardware-compat same-cc builds one for both)"
+        )
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,0 +1,47 @@
+"""Buckets: captured sizes span the range, and padding is taken only where it is quicker."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import buckets
+
+
+@given(st.tuples(*(st.integers(1, 512) for _ in range(3))).map(sorted))
+def test_sizes_hold_both_ends_and_the_usual_size_and_stay_between(sizes: list[int]) -> None:
+    least, usual, most = sizes
+    found = buckets.sizes(least, usual, most)
+    assert {least, usual, most} <= set(found)
+    assert list(found) == sorted(set(found))
+    assert least == found[0]
+    assert most == found[-1]
+    # Whatever comes, a bucket at most twice as large takes it.
+    assert all(larger <= 2 * smaller for smaller, larger in pairwise(found))
+
+
+CAPTURED = {1: 0.5, 8: 1.0, 64: 4.0}
+PLAIN = {1: 1.0, 8: 1.4, 64: 4.2}
+
+
+def test_a_batch_of_a_captured_size_is_run_in_it() -> None:
+    assert [buckets.best(rows, CAPTURED, PLAIN) for rows in (1, 8, 64)] == [1, 8, 64]
+
+
+def test_a_small_batch_is_padded_where_the_launch_is_what_costs() -> None:
+    assert buckets.best(5, CAPTURED, PLAIN) == 8
+
+
+def test_a_batch_far_under_its_bucket_is_launched_as_it_is() -> None:
+    assert buckets.best(9, CAPTURED, PLAIN) is None
+
+
+def test_a_batch_near_its_bucket_is_padded_even_where_that_is_large() -> None:
+    assert buckets.best(62, CAPTURED, PLAIN) == 64
+
+
+def test_before_anything_is_captured_and_over_the_largest_nothing_is_padded() -> None:
+    assert buckets.best(4, {}, {}) is None
+    assert buckets.best(65, CAPTURED, PLAIN) is None
