@@ -64,7 +64,7 @@ def write(
     inputs, answers = take(rows.inputs, kept), take(outputs, kept)
     left = most - _size(inputs) - _size(answers)
     arrays = _named("", inputs, answers)
-    words = []
+    words: list[dict[str, Any]] = []
     for place in places:
         left -= _size(place.inputs) + _size(place.outputs)
         if left < 0:
