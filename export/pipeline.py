@@ -99,7 +99,7 @@ def _refuse_idle(request: Request) -> None:
         raise PenstockError(
             f"--accuracy-drop {request.accuracy_drop:g}: is of a lower precision, as --int8 is, not of {asked}"
         )
-    if request.calibration != lowering.AUTO and not {"int8", "fp8"} & set(request.precisions):
+    if request.calibration != lowering.AUTO and not {"int8", "int8-fp16", "fp8"} & set(request.precisions):
         raise PenstockError(f"--calibration {request.calibration}: is of int8 and fp8, not of {asked}")
 
 
@@ -203,7 +203,7 @@ def _check(
     elif origin.calibration is None and not request.random_data:
         for name, precision in needing_samples:
             static = name == "trt" or request.calibration not in (lowering.AUTO, dynamic.METHOD)
-            if precision == "fp8" or (precision == "int8" and static):
+            if precision == "fp8" or (precision.startswith("int8") and static):
                 raise PenstockError(lowering.needs_samples(precision))
 
 

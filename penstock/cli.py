@@ -197,7 +197,7 @@ def export(
         ),
     ] = "onnx",
     precision: Annotated[
-        str | None, typer.Option(help="fp32 (default), fp16, bf16, int8, fp8; several with commas.")
+        str | None, typer.Option(help="fp32 (default), tf32, fp16, bf16, int8, int8-fp16, fp8; several with commas.")
     ] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Short for --precision bf16.")] = False,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from penstock.errors import PenstockError
 from penstock.signature import Dim, Range, first_message
 
-EVERY_PRECISION = ("fp32", "fp16", "bf16", "int8", "fp8")
+EVERY_PRECISION = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
 ROADS = ("auto", "trace", "script")
 
 

@@ -120,12 +120,12 @@ def test_a_receipt_holds_what_the_gate_saw(variant: Artifact) -> None:
 
 def test_calibration_is_recorded_where_there_are_scales_and_nowhere_else(variant: Artifact, trained: Path) -> None:
     found = variant.receipt.calibration
-    if variant.receipt.precision not in ("int8", "fp8"):
+    if variant.receipt.precision not in ("int8", "int8-fp16", "fp8"):
         assert found is None
         return
     assert found is not None
     assert found.real
-    engine = variant.receipt.format == "trt" and variant.receipt.precision == "int8"
+    engine = variant.receipt.format == "trt" and variant.receipt.precision.startswith("int8")
     assert found.method == ("entropy" if engine else "max")
     assert found.samples == 256
     held = checkpoint.load(trained).calibration
@@ -163,9 +163,11 @@ def test_lower_precision_is_really_lower(variant: Artifact) -> None:
     precision = variant.receipt.precision
     low, high = {
         "fp32": (0, 2e-6),
+        "tf32": (0, 2e-6) if not variant.receipt.verification.engine_run else (1e-5, 2e-3),
         "fp16": (1e-5, 2e-3),
         "bf16": (1e-3, 2e-2),
         "int8": (1e-3, 0.1),
+        "int8-fp16": (1e-3, 0.1),
         "fp8": (1e-3, 0.1),
     }[precision]
     assert low <= error < high
@@ -175,10 +177,10 @@ def test_lower_precision_is_really_lower(variant: Artifact) -> None:
     graph = onnx.load(str(graph_file)).graph
     kinds = {onnx.TensorProto.DataType.Name(item.data_type) for item in graph.initializer if len(item.dims) > 1}
     operators = {node.op_type for node in graph.node}
-    assert ("QuantizeLinear" in operators) == (precision in ("int8", "fp8"))
+    assert ("QuantizeLinear" in operators) == (precision in ("int8", "int8-fp16", "fp8"))
     if precision in ("fp16", "bf16"):
         assert {"fp16": "FLOAT16", "bf16": "BFLOAT16"}[precision] in kinds
-    elif precision == "fp32":
+    elif precision in ("fp32", "tf32"):
         assert kinds == {"FLOAT"}
     for value in (*graph.input, *graph.output):
         assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
@@ -255,7 +257,7 @@ def test_a_failed_second_export_leaves_the_first_version_as_it_was(trained: Path
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"precisions": ("fp4",)}, ["--precision 'fp4'", "fp32, fp16, bf16, int8, fp8"]),
+        ({"precisions": ("fp4",)}, ["--precision 'fp4'", "fp32, tf32, fp16, bf16, int8, int8-fp16, fp8"]),
         ({"precisions": ("fp32", "fp4")}, ["--precision 'fp4'"]),
         (
             {"formats": ("torchscript",), "precisions": ("int8",)},
