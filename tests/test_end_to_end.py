@@ -264,9 +264,9 @@ EXPORTS: dict[str, Case] = {
     "an unknown format": (["--format", "gguf", "best.pth"], ["--format 'gguf'", "onnx, pt2, torchscript, trt"]),
     "an unknown precision": (
         ["--precision", "fp12", "best.pth"],
-        ["--precision 'fp12'", "fp32, fp16, bf16, int8, fp8"],
+        ["--precision 'fp12'", "fp32, tf32, fp16, bf16, int8, int8-fp16, fp8"],
     ),
-    "two precisions for one variant": (["--fp16", "--int8", "best.pth"], ["--fp16 and --int8"]),
+    "two precisions for one variant": (["--fp16", "--fp8", "best.pth"], ["--fp16 and --fp8"]),
     "a batch that is no number": (["--batch", "eight", "best.pth"], ["--batch 'eight'", "whole number"]),
     "a bad input": (
         ["--model", "./net.py:Net", "--input", "x:float32(4)", "bare.pth"],

@@ -269,7 +269,7 @@ def test_accuracy_that_falls_by_more_than_it_may_stops_it(labelled: Path, monkey
         right = np.mean(linear(0)(torch.from_numpy(x)).argmax(1).numpy() == labels)
     np.savez("theirs.npz", x=x, labels=labels)
     monkeypatch.setattr(gate, "verify", lambda *_: [])
-    monkeypatch.setattr(gate, "verify_dims", lambda *_: [])
+    monkeypatch.setattr(gate, "verify_places", lambda *_: [])
     with pytest.raises(GateError) as caught:
         verify("linear-onnx-fp16", "other.pth", "./linear.py:net", data=Path("theirs.npz"))
     assert f"on 40 real samples: top-1 accuracy falls by {100 * (1 - right):.2f} points from 100.00%" in str(

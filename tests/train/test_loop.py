@@ -133,6 +133,17 @@ def test_a_network_with_fewer_classes_than_the_data_is_refused_before_it_trains(
     assert list(tmp_path.iterdir()) == []
 
 
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process says that gets ^C, once more where Python lost the first: one raised in a destructor is ignored."""
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=25)
+        except subprocess.TimeoutExpired:
+            continue
+    raise AssertionError("it goes on after three ^C")
+
+
 def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "train", "digits", "--epochs", "10000", "--output", "runs"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -144,9 +155,8 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(t
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < give_up
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
         try:
-            out, err = process.communicate(timeout=60)
+            out, err = interrupted(process)
         finally:
             process.kill()
     assert process.returncode == 130
