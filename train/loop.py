@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,16 +155,45 @@ def _fit(recipe: Recipe, net: nn.Module, parts: dict[Part, Rows], trainer: Any) 
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
-            trainer.fit(
-                _Classifier(net, recipe),
-                DataLoader(_dataset(parts["train"]), recipe.batch_size, shuffle=True, generator=generator),
-                DataLoader(_dataset(parts["val"]), len(parts["val"])),
-            )
+            with _stopped_in_time(trainer) as interrupts:
+                trainer.fit(
+                    _Classifier(net, recipe),
+                    DataLoader(_dataset(parts["train"]), recipe.batch_size, shuffle=True, generator=generator),
+                    DataLoader(_dataset(parts["val"]), len(parts["val"])),
+                )
         except SystemExit:  # how Lightning ends on ^C
             raise KeyboardInterrupt from None
-    if trainer.interrupted:
+    if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
+
+
+@contextmanager
+def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
+    """Let the first ^C stop the loop after its step; the signals that came are yielded.
+
+    Raised in the middle of a logger's write it may leave a lock behind, for which Lightning's own shutdown, deaf to ^C
+    by then, waits for ever. A second ^C is raised where it strikes.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came  # signals are the main thread's
+        return
+
+    def stop(number: int, _: Any) -> None:
+        came.append(number)
+        trainer.should_stop = True
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None):
+        yield came
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _trainer(recipe: Recipe, logs: Path, keeper: _Keeper, progress: bool) -> Any:

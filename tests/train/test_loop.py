@@ -134,7 +134,7 @@ def test_a_network_with_fewer_classes_than_the_data_is_refused_before_it_trains(
 
 
 def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a process says that gets ^C, once more where Python lost the first: one raised in a destructor is ignored."""
+    """What a process says that gets ^C, once more where Python lost it: one raised in a destructor is ignored."""
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         try:
