@@ -62,8 +62,8 @@ def accuracy(reference: Reference, labelled: Rows, most_lost: float) -> Accuracy
     if labelled.labels is None:
         raise PenstockError(
             "--accuracy-drop needs labels: an array `labels` of class numbers in the --data file, or a folder of "
-            "pictures for each class, which bears its number or the label that the model has for it; --max-error sets a "
-            "budget that needs none"
+            "pictures for each class, which bears its number or the label that the model has for it; --max-error sets "
+            "a budget that needs none"
         )
     source = evaluation.evaluate(TorchRunner(reference.module, reference.signature), labelled, reference.signature)
     data = cache.key(digest(labelled), np.ascontiguousarray(labelled.labels).tobytes())
