@@ -19,11 +19,10 @@ from penstock.export import gate
 from penstock.export.engine import recipe as recipes
 from penstock.export.engine.build import build as build_engine
 from penstock.export.engine.build import hardware
+from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE
 from penstock.files import write_whole
 from penstock.parity import worst
 from penstock.receipt import Verification
-
-GRAPH_FILE, MODEL_FILE = "model.onnx", "model.plan"
 
 
 def build(folder: Path, say: Say) -> Artifact:

@@ -16,7 +16,7 @@ from penstock.arrays import join, take
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, last_line
-from penstock.evidence import Place
+from penstock.evidence import Place, whole_batches
 from penstock.export import noise
 from penstock.export.noise import Noise
 from penstock.export.quiet import quiet
@@ -189,5 +189,5 @@ def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tu
 
 def _whole_batches(rows: Rows, batch: int) -> Rows:
     """The rows, the first of them over again until they fill a whole number of batches."""
-    index = np.arange(-(-len(rows) // batch) * batch) % len(rows)
+    index = whole_batches(len(rows), batch)
     return Rows({name: pick(array, index) for name, array in rows.inputs.items()}, None)

@@ -104,9 +104,14 @@ def filled(
 ) -> Evidence:
     """Rows over again until they fill a whole number of largest batches."""
     count = len(next(iter(inputs.values())))
-    index = np.arange(-(-count // signature.max_batch) * signature.max_batch) % count
+    index = whole_batches(count, signature.max_batch)
     rows = Rows({name: pick(array, index) for name, array in inputs.items()}, None)
     return Evidence(rows, take(outputs, index), count, places)
+
+
+def whole_batches(count: int, batch: int) -> Any:
+    """The numbers of `count` rows, the first of them over again until they fill a whole number of batches."""
+    return np.arange(-(-count // batch) * batch) % count
 
 
 def _places(arrays: dict[str, Any], signature: Signature) -> Iterator[Place]:

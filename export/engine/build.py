@@ -53,10 +53,9 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
         for line in process.stdout or ():
             told = _read(line) or told
             show(told)
-    code = process.wait()
     name = f"TensorRT {'for RTX ' if flavor == 'tensorrt_rtx' else ''}{trt.__version__}"
     if "done" not in told:
-        raise PenstockError(_failure(told, code, process, name, graph, recipe))
+        raise PenstockError(_failure(told, process, name, graph, recipe))
     if cached.is_file():
         cache.write(_KIND, key, cached.read_bytes())
     # TensorRT's engines are tied to the GPU they were built on, TensorRT for RTX's to none.
@@ -147,8 +146,9 @@ def _shown() -> Iterator[Any]:
         yield show
 
 
-def _failure(told: dict[str, Any], code: int, process: _Builder, name: str, graph: Path, recipe: Recipe) -> str:
+def _failure(told: dict[str, Any], process: _Builder, name: str, graph: Path, recipe: Recipe) -> str:
     """Why there is no engine, in a sentence."""
+    code = process.returncode
     if process.late:
         limit = f"--build-limit {recipe.limit_s:g} s"
         return f"{name} did not build the engine within {limit}; give it more, or a lower --builder-level"

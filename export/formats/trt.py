@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, require
 from penstock.export import graph as graphs
 from penstock.export import protos
 from penstock.export.engine.build import build, hardware
-from penstock.export.engine.recipe import Recipe, profiles
+from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe, profiles
 from penstock.export.formats import Built, Options, Source
 from penstock.export.limits import WHOLE
 from penstock.export.opsets import at_opset
@@ -24,7 +24,6 @@ from penstock.export.sharing import share_weights
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
 _NEW = ("bf16", "fp8")
-MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
 # The last that TensorRT 8's parser reads whole; every later one reads it too.
 OLD_OPSET = 17
 
