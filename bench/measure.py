@@ -71,7 +71,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Resu
     Raises:
         PenstockError: a path holds no artifact, no such reference, or none of them runs here.
     """
-    rows = [_row(path) for path in artifact.find(paths)]
+    rows = [_row(path, plan.device) for path in artifact.find(paths)]
     able = [row for row in rows if row.unavailable is None]
     if not able:
         raise PenstockError(
@@ -92,11 +92,11 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Resu
     return result
 
 
-def _row(path: Path) -> Row:
+def _row(path: Path, device: str) -> Row:
     if path.is_file():
         raise PenstockError(f"{path}: a file; bench measures artifacts, the folders that penstock export writes")
     found = artifact.read(path)
-    return Row(found, unavailable=found.unavailable())
+    return Row(found, unavailable=found.unavailable(device))
 
 
 def _reference(rows: list[Row], wanted: str | None) -> str:
@@ -148,7 +148,7 @@ def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
     """The conditions of a measurement; the GPU where one of the rows runs on it."""
     on_gpu = plan.device != "cpu" or any(row.artifact.receipt.runtime == "tensorrt" for row in rows)
     return {
-        "gpu": cuda.facts() if on_gpu else None,
+        "gpu": cuda.facts(cuda.number(plan.device)) if on_gpu else None,
         "penstock": penstock.__version__,
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -8,21 +8,23 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from penstock import artifact, evidence, replay, runtimes, trial
+from penstock.arrays import take
 from penstock.artifact import Artifact
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say
 from penstock.evidence import Evidence
-from penstock.export import gate
+from penstock.export import gate, speed
 from penstock.export.engine import recipe as recipes
 from penstock.export.engine.build import build as build_engine
 from penstock.export.engine.build import hardware
-from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE
+from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe
 from penstock.files import write_whole
 from penstock.parity import worst
-from penstock.receipt import Verification
+from penstock.receipt import Receipt, Verification
+
+_TIMED_ROWS = 8
 
 
 def build(folder: Path, say: Say) -> Artifact:
@@ -44,43 +46,51 @@ def build(folder: Path, say: Say) -> Artifact:
         raise PenstockError(
             f"{found.folder}: is a {receipt.format} artifact without a build recipe; --format trt leaves one"
         )
-    home = found.folder.parent
-    with artifact.draft(home.parent) as draft:
-        work = draft.parent / "work"
-        work.mkdir()
-        for name in receipt.files:
-            if name not in (MODEL_FILE, evidence.EVIDENCE):
-                shutil.copyfile(found.folder / name, draft / name)
-        facts = build_engine(draft / GRAPH_FILE, recipe, draft / MODEL_FILE, work)
-        shutil.rmtree(work)
-        say(f"{receipt.name}: engine built in {facts['seconds']:.1f} s by {facts['tool']}")
-        kept = {name: fact for name, fact in receipt.build.items() if name not in ("deferred", "tool")}
-        made = receipt.model_copy(
-            update={
-                "model_file": MODEL_FILE,
-                "hardware": hardware(facts),
-                "build": {**kept, **facts},
-                "files": artifact.digests(draft),
-            }
-        )
-        started = time.perf_counter()
-        if (reason := runtimes.unavailable(receipt.runtime, made.build)) is None:
-            trial.attempt(receipt.runtime, draft / MODEL_FILE, receipt.signature)
-            verification = _proven(Artifact(draft, made), _evidence(found))
-        else:
-            say(f"note: the engine was not run: {reason}")
-            verification = receipt.verification
-            if (found.folder / evidence.EVIDENCE).is_file():
-                shutil.copyfile(found.folder / evidence.EVIDENCE, draft / evidence.EVIDENCE)
-        seconds = {"verify_s": round(time.perf_counter() - started, 3)}
-        update: dict[str, Any] = {
-            "verification": verification,
-            "build": {**made.build, **seconds},
-            "files": artifact.digests(draft),
-        }
-        published = artifact.publish(draft, home.parent, made.model_copy(update=update))
+    with artifact.draft(_repository(found)) as draft:
+        made = _built(found, recipe, draft, say)
+        published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
     say(replay.describe(published))
     return published
+
+
+def _repository(found: Artifact) -> Path:
+    return found.folder.parent.parent
+
+
+def _built(found: Artifact, recipe: Recipe, draft: Path, say: Say) -> Receipt:
+    """Build the engine into a draft of the artifact; the receipt with the facts of that."""
+    work = draft.parent / "work"
+    work.mkdir()
+    for name in found.receipt.files:
+        if name not in (MODEL_FILE, evidence.EVIDENCE):
+            shutil.copyfile(found.folder / name, draft / name)
+    facts = build_engine(draft / GRAPH_FILE, recipe, draft / MODEL_FILE, work)
+    shutil.rmtree(work)
+    say(f"{found.receipt.name}: engine built in {facts['seconds']:.1f} s by {facts['tool']}")
+    kept = {name: fact for name, fact in found.receipt.build.items() if name not in ("deferred", "tool")}
+    update = {"model_file": MODEL_FILE, "hardware": hardware(facts), "build": {**kept, **facts}}
+    return found.receipt.model_copy(update={**update, "files": artifact.digests(draft)})
+
+
+def _first_run(found: Artifact, made: Receipt, draft: Path, say: Say) -> Receipt:
+    """The receipt of an engine that has been held to its source here, and timed, if this machine can run it."""
+    started = time.perf_counter()
+    verification, timed = made.verification, dict[str, tuple[float, ...]]()
+    if (reason := runtimes.unavailable(made.runtime, made.build)) is None:
+        trial.attempt(made.runtime, draft / MODEL_FILE, made.signature)
+        held = _evidence(found)
+        verification = _proven(Artifact(draft, made), held)
+        half = _repository(found) / f"{made.name.removesuffix(made.precision)}fp16"
+        few = take(held.rows.inputs, slice(_TIMED_ROWS))
+        timed, slow = speed.of_engine(draft / MODEL_FILE, made.signature, made.precision, half, few)
+        if slow is not None:
+            say(f"{made.name}: {slow}")
+    else:
+        say(f"note: the engine was not run: {reason}")
+        if (found.folder / evidence.EVIDENCE).is_file():
+            shutil.copyfile(found.folder / evidence.EVIDENCE, draft / evidence.EVIDENCE)
+    build = {**made.build, **timed, "verify_s": round(time.perf_counter() - started, 3)}
+    return made.model_copy(update={"verification": verification, "build": build, "files": artifact.digests(draft)})
 
 
 def complete(folder: Path, say: Say, device: str = "cpu") -> None:
@@ -90,7 +100,7 @@ def complete(folder: Path, say: Say, device: str = "cpu") -> None:
         GateError: it does not answer as its source did; the receipt stays as it was.
         PenstockError: it is damaged, or cannot run here.
     """
-    found = replay.opened(folder, say)
+    found = replay.opened(folder, say, device)
     receipt = found.receipt
     trial.attempt(receipt.runtime, found.model_path, receipt.signature, device)
     verification = _proven(found, _evidence(found), device)

@@ -284,11 +284,17 @@ def _judged_on(built: Built, precision: str) -> str:
 def _timed(
     job: _Job, variant: str, built: Built, folder: Path, precision: str, work: Path, say: Say, *, careful: bool
 ) -> dict[str, tuple[float, ...]]:
-    """How a lowered model's speed compares with float32's here, said where it is the slower one."""
-    if precision == "fp32" or built.runtime == "tensorrt" or runtimes.unavailable(built.runtime, built.build):
+    """How a lowered model's speed compares with float32's here, an engine's with fp16's; a slower one is told."""
+    if precision == "fp32" or runtimes.unavailable(built.runtime, built.build):
         return {}
     reference, device = job.terms.reference, choice.device() if built.runtime == "onnxruntime" else "cpu"
     inputs, signature = take(reference.rows.inputs, slice(GOLDEN_ROWS)), reference.signature
+    sibling = job.request.output / f"{variant.removesuffix(precision)}fp16"
+    if built.runtime == "tensorrt":
+        facts, said = speed.of_engine(folder / built.model_file, signature, precision, sibling, inputs)
+        if said is not None:
+            say(f"{variant}: {said}")
+        return facts
     if built.runtime == "onnxruntime":
         plain = graphs.write(job.source.graph, work, "reference.onnx")[0]
         full = runtimes.load("onnxruntime", plain, signature, device=device)
@@ -296,8 +302,8 @@ def _timed(
         full = TorchRunner(reference.module, signature)
     file = folder / built.model_file
     with full, runtimes.load(built.runtime, file, signature, device=device, careful=careful) as low:
-        found = speed.against_float32(low, full, signature, inputs)
-    half = speed.of_sibling(job.request.output / f"{variant.removesuffix(precision)}fp16")
+        found = speed.against(low, full, signature, inputs)
+    half = speed.of_sibling(sibling)
     if (said := speed.note(precision, found[0], half, device)) is not None:
         say(f"{variant}: {said}")
     return {"speed_vs_fp32": tuple(round(value, 3) for value in found)}

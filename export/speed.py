@@ -1,11 +1,11 @@
-"""Speed: a lowered graph timed against the float32 one when it is exported: a slower one is not taken unseen."""
+"""Speed: a lowered model timed against the one it is to be faster than: a slower one is not taken unseen."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from penstock import artifact, timing
+from penstock import artifact, runtimes, timing
 from penstock.errors import PenstockError
 from penstock.runtimes import Runner
 from penstock.signature import Signature
@@ -16,14 +16,12 @@ _SECONDS, _ROUNDS = 0.5, 5
 _AS_FAST = 0.97
 
 
-def against_float32(
-    low: Runner, full: Runner, signature: Signature, inputs: dict[str, Any]
-) -> tuple[float, float, float]:
-    """How many times as fast as float32 a lowered model runs here: the median of rounds, and their quartiles.
+def against(low: Runner, full: Runner, signature: Signature, inputs: dict[str, Any]) -> tuple[float, float, float]:
+    """How many times as fast as another a lowered model runs here: the median of rounds, and their quartiles.
 
     Args:
         low: the lowered model.
-        full: the float32 one.
+        full: the float32 one, or another that it is compared with.
         signature: of both.
         inputs: a few rows of each input.
     """
@@ -31,6 +29,33 @@ def against_float32(
     fed, cells = timing.feeds(inputs, batch), (Cell(batch), Cell(batch))
     timing.measure([(low, fed, cells[0]), (full, fed, cells[1])], _SECONDS, _ROUNDS)
     return cells[0].speedup(cells[1])
+
+
+def of_engine(
+    path: Path, signature: Signature, precision: str, half: Path, inputs: dict[str, Any]
+) -> tuple[dict[str, tuple[float, ...]], str | None]:
+    """How many times as fast as fp16's an int8 or fp8 engine runs here, for a receipt, and what there is to say of it.
+
+    Args:
+        path: the engine.
+        signature: its own.
+        precision: its own; nothing is measured of others.
+        half: where fp16's artifact may lie.
+        inputs: a few rows of each input.
+    """
+    if not precision.startswith(("int8", "fp8")):
+        return {}, None
+    try:
+        held = artifact.read(half)
+        if held.receipt.signature != signature:
+            raise PenstockError(f"{half}: has another signature")
+        full = held.load()
+    except PenstockError:
+        return {}, f"note: its speed was not compared with fp16's: no such engine that runs here is at {half}"
+    with full, runtimes.load("tensorrt", path, signature) as low:
+        found = against(low, full, signature, inputs)
+    slow = f"note: {precision} is slower than fp16 on this GPU: {found[0]:.2f} times as fast"
+    return {"speed_vs_fp16": tuple(round(value, 3) for value in found)}, slow if found[0] < _AS_FAST else None
 
 
 def note(precision: str, ratio: float, half: float | None, device: str) -> str | None:

@@ -99,9 +99,9 @@ class Artifact:
                     f"(sha256 {digest.sha256[:12]}…): export the model again"
                 )
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, device: str = "cpu") -> str | None:
         """Why this machine cannot run the artifact, with what to do about it, or None."""
-        reason = runtimes.unavailable(self.receipt.runtime, self.receipt.build)
+        reason = runtimes.unavailable(self.receipt.runtime, self.receipt.build, device)
         if reason is None:
             return None
         if self.receipt.runtime != "tensorrt":
@@ -111,14 +111,14 @@ class Artifact:
             f"{rebuild_command(self.receipt)}"
         )
 
-    def load(self, *, device: str = "cpu", threads: int | None = None) -> Runner:
-        """Preflight (digests, then compatibility), and only then hand the file to its runtime.
+    def load(self, *, device: str = "cpu", threads: int | None = None, callers: int | None = None) -> Runner:
+        """Preflight (digests, then compatibility), and only then hand the file to its runtime; arguments as there.
 
         Raises:
             PenstockError: a check fails, or the runtime refuses the file.
         """
         self.check_digests()
-        reason = self.unavailable()
+        reason = self.unavailable(device)
         if reason is not None:
             raise PenstockError(reason)
         receipt = self.receipt
@@ -128,6 +128,7 @@ class Artifact:
             receipt.signature,
             device=device,
             threads=threads,
+            callers=callers,
             careful=bool(receipt.build.get("careful")),
         )
 

@@ -206,6 +206,12 @@ def export(
     tf32: Annotated[
         bool, typer.Option("--tf32", help="Short for --precision tf32: a TensorRT engine's float32 on tensor cores.")
     ] = False,
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best", help="Short for --precision int8-fp16: a TensorRT engine in int8 as far as the budget takes it."
+        ),
+    ] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
     name: Annotated[
         str | None, typer.Option(help="Base name, instead of the file's; variants are NAME-FORMAT-PRECISION.")
@@ -315,7 +321,7 @@ def export(
     `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
     `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
-    precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8, tf32=tf32)
+    precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8, tf32=tf32, best=best)
     override = _override(
         model,
         model_args,
@@ -329,7 +335,7 @@ def export(
     )
     road = options.road(script, trace)
     formats = options.commas(format, "--format")
-    if formats == ("auto",) and not (precision or fp16 or bf16 or int8 or fp8 or tf32):
+    if formats == ("auto",) and not (precision or fp16 or bf16 or int8 or fp8 or tf32 or best):
         precisions = options.EVERY_PRECISION
     pipeline = _stage("penstock.export.pipeline", "export")
     engine = _stage("penstock.export.engine.recipe", "export").wishes(
@@ -459,7 +465,10 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
-    instances: Annotated[int, typer.Option(min=1, help="Runners of each model.")] = 1,
+    instances: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches of each model that run at once; default: 1, and 2 of an engine of TensorRT."),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each runner; default: its share of the cores.")
     ] = None,

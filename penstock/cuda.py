@@ -38,16 +38,28 @@ def call(name: str, *arguments: Any) -> Any:
     Raises:
         CudaError: it fails.
     """
-    status, *values = getattr(runtime(), name)(*arguments)
-    if int(status) != 0:
+    answer = _function(name)(*arguments)
+    if answer[0] != 0:
+        status = answer[0]
         raise CudaError(f"{name}: {getattr(status, 'name', status)}{_told(status)}")
-    return values[0] if values else None
+    return answer[1] if len(answer) > 1 else None
+
+
+@cache
+def _function(name: str) -> Any:
+    return getattr(runtime(), name)
 
 
 def _told(status: Any) -> str:
     with suppress(Exception):
         return f" ({runtime().cudaGetErrorString(status)[1].decode()})"
     return ""
+
+
+def number(device: str) -> int:
+    """The number in `cuda:1`; 0 for `cuda`, and for `cpu` where a GPU is meant in any case."""
+    found = re.fullmatch(r"cuda:(\d{1,3})", device)
+    return int(found[1]) if found else 0
 
 
 def count() -> int:

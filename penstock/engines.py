@@ -56,10 +56,10 @@ def strongly_typed(trt: Any) -> bool:
     return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
 
 
-def unavailable(build: Mapping[str, Any]) -> str | None:
-    """Why an engine with these build facts cannot run on this machine, or None.
+def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:
+    """Why an engine with these build facts cannot run on a GPU of this machine, or None.
 
-    No TensorRT of its flavor, another version, no GPU, or one that it was not built for.
+    No TensorRT of its flavor, another version, no such GPU, or one that it was not built for.
     """
     if "recipe" in build and build.get("deferred"):
         return "the engine has not been built yet: penstock build finishes it on the machine that is to run it"
@@ -69,7 +69,9 @@ def unavailable(build: Mapping[str, Any]) -> str | None:
         wanted, trt = flavor_of(build.get("flavor"))
     except PenstockError as error:
         return str(error)
-    here = cuda.facts()
+    here = cuda.facts(device)
+    if here is None and device and (there := cuda.count()):
+        return f"--device cuda:{device}: this machine has {there} GPU{'s' if there > 1 else ''}, the first is cuda:0"
     if here is None:
         return "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; none was found on this machine"
     return _other_version(wanted, str(build.get("version", "")), trt.__version__) or _other_gpu(wanted, build, here)

@@ -93,10 +93,12 @@ class Launch:
 class Prepared:
     """A batch's views of a lane's page-locked memory, and the shapes that it is run in: its own or larger ones.
 
-    `filler` are views of the rows that such a batch lacks, each with a view of the last row that it has.
+    `launch` is their capture, if there is one. `filler` are views of the rows that such a batch lacks, each with a view
+    of the last row that it has.
     """
 
     shapes: Shapes
+    launch: Launch | None
     inputs: dict[str, Any]
     outputs: tuple[Any, ...]
     filler: tuple[tuple[Any, Any], ...]
@@ -223,6 +225,7 @@ class Lane:
         short = padded != shapes
         return Prepared(
             padded,
+            launch,
             {name: array[:rows] if short else array for name, array in zip(engine.inputs, whole, strict=True)},
             tuple(array[:rows] if short else array for array in made),
             tuple((array[rows:], array[rows - 1]) for array in whole) if short else (),
@@ -241,11 +244,10 @@ class Lane:
         """Run what is staged, and wait; the outputs are staged then. The caller holds the lock."""
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
-        launch = self.launches.get(batch.shapes)
-        if launch is None:
+        if batch.launch is None:
             self._enqueue(Launch(self._loose, batch.shapes, self._loosely(batch.shapes)))
         else:
-            self._launched(launch)
+            self._launched(batch.launch)
         self.wait()
 
     def wait(self) -> None:

@@ -24,7 +24,7 @@ def precisions(precision: str | None, **short_forms: bool) -> tuple[str, ...]:
     short = [name for name, asked in short_forms.items() if asked]
     if precision is not None and short:
         raise PenstockError(f"--precision {precision} and --{short[0]}: give one or the other")
-    if sorted(short) == ["fp16", "int8"]:
+    if sorted(short) == ["fp16", "int8"] or short == ["best"]:
         return ("int8-fp16",)
     if len(short) > 1:
         both = ",".join(short)

@@ -45,21 +45,21 @@ def verify(folder: Path, say: Say, device: str = "cpu") -> None:
     Raises:
         PenstockError: it is damaged, cannot run here, or does not answer as it should.
     """
-    found = opened(folder, say)
+    found = opened(folder, say, device)
     with found.load(device=device) as runner:
         distances = replay(found, runner)
     show(found, distances, found.receipt.verification.limits, say)
 
 
-def opened(folder: Path, say: Say) -> Artifact:
-    """The artifact in a folder, undamaged and fit to run here.
+def opened(folder: Path, say: Say, device: str = "cpu") -> Artifact:
+    """The artifact in a folder, undamaged and fit to run on a device here.
 
     Raises:
         PenstockError: it is not.
     """
     found = artifact.read(folder)
     found.check_digests()
-    reason = found.unavailable()
+    reason = found.unavailable(device)
     if reason is not None:
         raise PenstockError(f"{found.folder}: {reason}")
     say(f"{found.folder}: {len(found.receipt.files)} files, digests as in the receipt")

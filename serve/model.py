@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from penstock import artifact, runtimes, trial
 from penstock.arrays import join, take
@@ -18,6 +16,7 @@ from penstock.receipt import Receipt
 from penstock.replay import replay
 from penstock.runtimes import Runner
 from penstock.serve.errors import RequestError
+from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.signature import Arrays, Signature
@@ -25,11 +24,14 @@ from penstock.signature import Arrays, Signature
 
 @dataclass(frozen=True)
 class Limits:
-    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer."""
+    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer.
+
+    `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies.
+    """
 
     max_queue_rows: int = 1024
     max_delay_ms: float = 0.0
-    instances: int = 1
+    instances: int | None = None
     threads: int | None = None
     device: str = "cpu"
     timeout_s: float = 30.0
@@ -37,7 +39,7 @@ class Limits:
     @property
     def threads_each(self) -> int:
         """Intra-op threads of one instance: together they fill the cores and no more."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.instances)
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // (self.instances or 1))
 
 
 class Model:
@@ -63,7 +65,7 @@ class Model:
             max_batch=signature.max_batch,
             max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
-            instances=limits.instances,
+            instances=limits.instances or 1,
             observer=metrics.observer(name, version),
         )
 
@@ -121,28 +123,6 @@ async def _all(submits: list[Any]) -> list[dict[str, Any]]:
         raise
 
 
-class RunnerBatches:
-    """A runner as the scheduler wants it: items of named arrays are stacked, run once, and split again."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if len(items) == 1:
-            return [self._runner.run(items[0])]
-        answer = self._runner.run(join(items))
-        first = next(iter(items[0]))
-        ends = np.cumsum([len(item[first]) for item in items])
-        starts = [0, *ends[:-1]]
-        for name, array in answer.items():
-            if len(array) != ends[-1]:
-                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
-        return [take(answer, slice(start, end)) for start, end in zip(starts, ends, strict=True)]
-
-    def close(self) -> None:
-        self._runner.close()
-
-
 def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     """Load the model in a folder, or a bare .onnx file.
 
@@ -154,15 +134,22 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     found = artifact.read(path)
     receipt = found.receipt
 
-    def make() -> BatchFunction:
-        runner = found.load(device=limits.device, threads=limits.threads_each)
+    engine = receipt.runtime == "tensorrt"
+    if limits.instances is None:
+        limits = replace(limits, instances=2 if engine else 1)
+
+    def opened() -> Runner:
+        runner = found.load(
+            device=limits.device, threads=limits.threads_each, callers=limits.instances if engine else None
+        )
         try:
             replay(found, runner)
         except BaseException:
             runner.close()
             raise
-        return RunnerBatches(runner)
+        return runner
 
+    make = Shared(opened).make if engine else lambda: RunnerBatches(opened())
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
 
 

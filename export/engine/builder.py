@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engines import flavor_of, strongly_typed
-from penstock.export.engine.recipe import Recipe
+from penstock.export.engine.recipe import LATER_FILE, Recipe
 
 # Layers that only move numbers compute in no precision; constraining them would cost copies.
 _MOVE = (
@@ -63,12 +63,16 @@ def build(graph: Path, recipe: Recipe, cached: Path, plan: Path) -> dict[str, An
     wanted = [name for name in ("EXPLICIT_BATCH", "STRONGLY_TYPED") if hasattr(creation, name)]
     network = builder.create_network(sum(1 << int(getattr(creation, name)) for name in wanted))
     parser = trt.OnnxParser(network, log)
+    if strongly_typed(trt) and (later := graph.with_name(LATER_FILE)).is_file():
+        graph = later
     if not parser.parse_from_file(str(graph)):
         raise Refused({"errors": [_error(parser.get_error(index)) for index in range(parser.num_errors)]})
     config = builder.create_builder_config()
     flags = _configure(trt, config, recipe, flavor)
-    if not strongly_typed(trt):
-        _keep_float32(trt, network)
+    if not strongly_typed(trt) and _keep_float32(trt, network):
+        # Only then: with it TensorRT 8 finds no way to run the pairs of int8.
+        flags.append("OBEY_PRECISION_CONSTRAINTS")
+        config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
     for shapes in recipe.profiles:
         profile = builder.create_optimization_profile()
         for name, (least, usual, most) in shapes.items():
@@ -96,7 +100,6 @@ def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
     """Set what the recipe asks for; the names of the builder flags that are set then."""
     wanted = [] if strongly_typed(trt) else list(_ALLOWED[recipe.precision])
     if not strongly_typed(trt):
-        wanted.append("OBEY_PRECISION_CONSTRAINTS")
         # cuBLAS and cuDNN tactics need libraries that TensorRT 8 does not bring itself.
         names = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
         config.set_tactic_sources(sum(1 << int(getattr(trt.TacticSource, name)) for name in names))
@@ -132,18 +135,20 @@ def _refuse_for_rtx(recipe: Recipe) -> None:
         raise Refused({"message": "--hardware-compat: engines of TensorRT for RTX run on all its GPUs as they are"})
 
 
-def _keep_float32(trt: Any, network: Any) -> None:
-    """Hold TensorRT 8 to the graph's float32 parts: its flags would let it compute them in less.
+def _keep_float32(trt: Any, network: Any) -> bool:
+    """Hold TensorRT 8 to the float32 parts of a graph that is fp16 elsewhere, if it is: its flags would let it
+    compute them in less.
 
     The graph's casts say where a precision begins and ends; there a tensor's type is no promise of the layer's.
     """
     half_somewhere = any(_type(network, index) == trt.float16 for index in range(network.num_layers))
     if not half_somewhere:
-        return
+        return False
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         if layer.type.name not in _MOVE and layer.num_outputs and layer.get_output(0).dtype == trt.float32:
             layer.precision = trt.float32
+    return True
 
 
 def _type(network: Any, index: int) -> Any:

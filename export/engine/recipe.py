@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from penstock.errors import PenstockError
 from penstock.signature import Dim, Signature
 
-# The files of an engine's artifact: the engine, and the typed graph that it is built from.
-MODEL_FILE, GRAPH_FILE = "model.plan", "model.onnx"
+# The files of an engine's artifact: the engine, the typed graph that it is built from, and where TensorRT 8 and later
+# ones need two, that of the later.
+MODEL_FILE, GRAPH_FILE, LATER_FILE = "model.plan", "model.onnx", "model.later.onnx"
 Shape = tuple[int, ...]
 # Of each input the least, the usual and the largest shape.
 Profile = dict[str, tuple[Shape, Shape, Shape]]

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, require
 from penstock.export import graph as graphs
 from penstock.export import protos
 from penstock.export.engine.build import build, hardware
-from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe, profiles
+from penstock.export.engine.recipe import GRAPH_FILE, LATER_FILE, MODEL_FILE, Recipe, profiles
 from penstock.export.formats import Built, Options, Source
 from penstock.export.limits import WHOLE
 from penstock.export.opsets import at_opset
@@ -31,6 +31,9 @@ OLD_OPSET = 17
 def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     """Write model.plan, and beside it model.onnx: the typed graph that it was built from, or is to be built from.
 
+    What is built later may meet TensorRT 8 or another: int8 beside fp16 is written for both, since 8 wants the scales
+    of its pairs in float32, and the others take all else in their type.
+
     Raises:
         PenstockError: no TensorRT is installed, it refuses the graph, or the opset that was asked for is not its own.
     """
@@ -40,15 +43,17 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     recipe = Recipe.of(options.engine, options.precision, profiles(source.signature, options.narrower))
     lowered = None if options.precision in WHOLE else source.lowered(options, "tensorrt", work)
     graph = protos.copied(source.graph) if lowered is None else lowered.graph
-    if options.precision == "int8-fp16" and not old:
-        graph = rest_in_half(graph)
+    if options.precision == "int8-fp16" and (options.defer or not old):
+        half = rest_in_half(graph)
+        if options.defer:
+            _write(half, folder, LATER_FILE)
+        else:
+            graph = half
     if old and options.precision not in _NEW:
         graph = for_old_parser(graph)
     elif options.opset is not None:
         graph = at_opset(graph, options.opset)
-    share_weights(graph)
-    graphs.ir_version(graph)
-    written = graphs.save(graph, folder, GRAPH_FILE)[0]
+    written = _write(graph, folder, GRAPH_FILE)
     facts = _deferred(recipe) if options.defer else build(written, recipe, folder / MODEL_FILE, work)
     return Built(
         runtime="tensorrt",
@@ -59,6 +64,12 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         plan=lowered.plan if lowered else None,
         stand_in=stand_in(graph, work) or ("onnxruntime", folder / GRAPH_FILE),
     )
+
+
+def _write(graph: Any, folder: Path, name: str) -> Path:
+    share_weights(graph)
+    graphs.ir_version(graph)
+    return graphs.save(graph, folder, name)[0]
 
 
 def _check(trt: Any, old: bool, options: Options) -> None:

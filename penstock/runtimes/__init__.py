@@ -2,8 +2,9 @@
 
 A runtime is a module of this folder with two functions:
 
-- `unavailable(build) -> str | None`: why an artifact with these build facts cannot run on this machine, or None;
-- `load(path, signature, device=…, threads=…, careful=…) -> Runner`.
+- `unavailable(build, device) -> str | None`: why an artifact with these build facts cannot run on a device of this
+  machine, or None;
+- `load(path, signature, device=…, threads=…, careful=…) -> Runner`, with `callers=…` if it takes several at once.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
 from typing_extensions import Self
 
+from penstock.arrays import join, take
 from penstock.errors import PenstockError
 from penstock.signature import Arrays, Signature, Tensor
 
@@ -33,9 +36,12 @@ class RejectedInput(PenstockError):
 class Runner(Protocol):
     """A loaded artifact: named numpy arrays in, named numpy arrays out. Ready when constructed.
 
-    One runner serves one caller at a time. `run` takes every input of the signature, rows first, and returns every
-    output in the signature's order; the arrays belong to the caller.
+    `run` takes every input of the signature, rows first, and returns every output in the signature's order; the arrays
+    belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
+    callers as `callers` says may be in a runner at once.
     """
+
+    callers: int
 
     @property
     def inputs(self) -> tuple[Tensor, ...]: ...
@@ -44,6 +50,8 @@ class Runner(Protocol):
     def outputs(self) -> tuple[Tensor, ...]: ...
 
     def run(self, feeds: Arrays) -> dict[str, Any]: ...
+
+    def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]: ...
 
     def close(self) -> None: ...
 
@@ -55,11 +63,31 @@ class Runner(Protocol):
 
 
 class BaseRunner:
-    """What every runner shares: its signature's tensors, and closing on the way out of a `with` block."""
+    """What every runner shares: its signature's tensors, batches of several, and closing at the end of a `with`."""
+
+    callers = 1
 
     def __init__(self, signature: Signature) -> None:
         self.inputs = signature.inputs
         self.outputs = signature.outputs
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]:
+        """Run the rows of several callers as one batch.
+
+        Raises:
+            RuntimeError: an output has another number of rows than the inputs.
+        """
+        if len(items) == 1:
+            return [self.run(items[0])]
+        answer = self.run(join(items))
+        ends = np.cumsum([rows_of(item) for item in items])
+        for name, array in answer.items():
+            if len(array) != ends[-1]:
+                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
+        return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def close(self) -> None:
         """Give back what the runner holds; calling it again does nothing."""
@@ -78,10 +106,15 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def unavailable(runtime: str, build: Mapping[str, Any]) -> str | None:
-    """Why this machine cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
+def rows_of(feeds: Arrays) -> int:
+    """How many rows a batch has."""
+    return len(next(iter(feeds.values())))
+
+
+def unavailable(runtime: str, build: Mapping[str, Any], device: str = "cpu") -> str | None:
+    """Why a device here cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
     try:
-        reason: str | None = _module(runtime).unavailable(build)
+        reason: str | None = _module(runtime).unavailable(build, device)
     except PenstockError as error:
         return str(error)
     return reason
@@ -94,6 +127,7 @@ def load(
     *,
     device: str = "cpu",
     threads: int | None = None,
+    callers: int | None = None,
     careful: bool = False,
 ) -> Runner:
     """Load `path` with `runtime`.
@@ -104,6 +138,7 @@ def load(
         signature: the contract that the file was exported with.
         device: `cpu` or `cuda:0`; a runtime that knows only one kind takes that.
         threads: intra-op threads on a CPU; None leaves it to the runtime.
+        callers: how many will be in the runner at once, where its runtime takes several; None leaves it to that.
         careful: leave out what makes the runtime die of some graphs: see `penstock.trial.needs_care`.
 
     Raises:
@@ -111,7 +146,8 @@ def load(
     """
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", device):
         raise PenstockError(f"--device {device!r}: must be cpu, cuda or cuda:N")
-    runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, careful=careful)
+    several = {} if callers is None else {"callers": callers}
+    runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, careful=careful, **several)
     return runner
 
 

@@ -16,7 +16,7 @@ from penstock.runtimes import BaseRunner
 from penstock.signature import Arrays, Signature
 
 
-def unavailable(build: Mapping[str, Any]) -> str | None:
+def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
     """None: it needs nothing."""
     return None
 

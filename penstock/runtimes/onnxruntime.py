@@ -24,7 +24,7 @@ OPEN_ENDED = Dim(min=1, opt=8, max=64)
 OPEN_ENDED_INNER = Dim(min=1, opt=128, max=65_536)
 
 
-def unavailable(build: Mapping[str, Any]) -> str | None:
+def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
     """Why a model cannot run here: onnxruntime is missing, or its CUDA provider where the model needs that."""
     try:
         onnxruntime = require("onnxruntime", "serve", "running an ONNX model")

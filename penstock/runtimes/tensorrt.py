@@ -6,10 +6,11 @@ launched as CUDA graphs, which are captured in the background once the first is 
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -22,7 +23,7 @@ import numpy as np
 from penstock import buckets, cuda, engines
 from penstock.errors import PenstockError
 from penstock.lanes import Engine, Lane, Shapes
-from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput
+from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput, rows_of
 from penstock.signature import Arrays, Signature
 
 LANES = 2
@@ -32,9 +33,9 @@ _MOST_SHAPES = 4096
 _LARGE, _COPIERS = 4 << 20, min(4, os.cpu_count() or 1)
 
 
-def unavailable(build: Mapping[str, Any]) -> str | None:
-    """Why an engine with these build facts cannot run on this machine, or None."""
-    return engines.unavailable(build)
+def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
+    """Why an engine with these build facts cannot run on a device of this machine, or None."""
+    return engines.unavailable(build, cuda.number(device))
 
 
 class TensorRTRunner(BaseRunner):
@@ -42,9 +43,10 @@ class TensorRTRunner(BaseRunner):
 
     def __init__(self, engine: Engine, signature: Signature, lanes: int = LANES) -> None:
         super().__init__(signature)
+        self.callers = lanes
         self._engine, self._signature, self._closed = engine, signature, threading.Event()
         self._lanes: list[Lane] = []
-        self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        self._free = Free()
         self._taken: set[Shapes] = set()
         try:
             for _ in range(lanes):
@@ -56,7 +58,7 @@ class TensorRTRunner(BaseRunner):
             self._release()
             raise
         for lane in reversed(self._lanes):
-            self._free.put(lane)
+            self._free.give(lane)
         self._background = threading.Thread(target=self._capture_rest, name="penstock-capture", daemon=True)
         self._background.start()
 
@@ -89,12 +91,25 @@ class TensorRTRunner(BaseRunner):
         return not self._background.is_alive()
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
-        shapes: Shapes = tuple(tuple(np.shape(feeds[tensor.name])) for tensor in self.inputs)
+        return self.run_together([feeds])[0]
+
+    def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]:
+        """Each item's rows are copied once on the way in, to where the GPU reads them, and once on the way out."""
+        shapes: Shapes = tuple(_joint([np.shape(item[tensor.name]) for item in items]) for tensor in self.inputs)
+        ends = list(itertools.accumulate(rows_of(item) for item in items)) if len(items) > 1 else []
+        parts = [slice(start, end) for start, end in pairwise([0, *ends])] or [slice(None)]
         with self.lease(shapes) as lease:
             for name, staged in lease.inputs.items():
-                _copy_in(name, feeds[name], staged)
-            answer = lease.run()
-            return {tensor.name: array.astype(tensor.dtype) for tensor, array in zip(self.outputs, answer, strict=True)}
+                for item, part in zip(items, parts, strict=True):
+                    _copy_in(name, item[name], staged[part] if staged.ndim else staged)
+            answer = list(zip(self.outputs, lease.run(), strict=True))
+            for tensor, array in answer:
+                if ends and len(array) != ends[-1]:
+                    raise RuntimeError(f"output {tensor.name!r} has {len(array)} rows for {ends[-1]}")
+            return [
+                {tensor.name: (array[part] if array.ndim else array).astype(tensor.dtype) for tensor, array in answer}
+                for part in parts
+            ]
 
     def lease(self, shapes: Shapes) -> Lease:
         """A lane's own page-locked memory to write a batch into, and to read its outputs from: nothing is copied twice.
@@ -134,7 +149,7 @@ class TensorRTRunner(BaseRunner):
         self._background.join(_CLOSE_S)
         for _ in self._lanes:
             with suppress(queue.Empty):
-                self._free.get(timeout=_CLOSE_S)
+                self._free.take(timeout_s=_CLOSE_S)
         self._release()
 
     def _release(self) -> None:
@@ -146,16 +161,38 @@ class TensorRTRunner(BaseRunner):
         self._engine = None  # type: ignore[assignment]
 
 
+class Free:
+    """The lanes that nobody has; the one used last goes first, since its buffers are the nearest to the GPU's cores."""
+
+    def __init__(self) -> None:
+        # The queue holds as many tokens as the stack holds lanes: it is what a caller waits for.
+        self._stack: list[Lane] = []
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def take(self, timeout_s: float | None = None) -> Lane:
+        """A lane, as soon as there is one.
+
+        Raises:
+            queue.Empty: there was none for so long.
+        """
+        self._tokens.get(timeout=timeout_s)
+        return self._stack.pop()
+
+    def give(self, lane: Lane) -> None:
+        self._stack.append(lane)
+        self._tokens.put(None)
+
+
 class Lease:
     """A lane in the caller's hands: write `inputs`, then `run`; its arrays are the lane's and end with the lease."""
 
     __slots__ = ("_batch", "_batched", "_device", "_free", "_lane", "_shapes")
 
-    def __init__(self, free: queue.SimpleQueue[Lane], device: int, shapes: Shapes, *, batched: bool) -> None:
+    def __init__(self, free: Free, device: int, shapes: Shapes, *, batched: bool) -> None:
         self._free, self._device, self._shapes, self._batched = free, device, shapes, batched
 
     def __enter__(self) -> Lease:
-        self._lane = self._free.get()
+        self._lane = self._free.take()
         self._lane.lock.acquire()
         try:
             cuda.call("cudaSetDevice", self._device)  # each time: others in the thread may have set another
@@ -184,7 +221,21 @@ class Lease:
 
     def _give_back(self) -> None:
         self._lane.lock.release()
-        self._free.put(self._lane)
+        self._free.give(self._lane)
+
+
+def _joint(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of several items' rows together.
+
+    Raises:
+        ValueError: they differ in more than their rows.
+    """
+    first = tuple(shapes[0])
+    if len(shapes) == 1:
+        return first
+    if any(shape[1:] != first[1:] for shape in shapes):
+        raise ValueError(f"shapes {shapes} do not go into one batch")
+    return (sum(shape[0] for shape in shapes), *first[1:])
 
 
 def _copy_in(name: str, array: Any, staged: Any) -> None:
@@ -217,13 +268,13 @@ def load(
     device: str = "cpu",
     threads: int | None = None,
     careful: bool = False,
-    lanes: int = LANES,
+    callers: int = LANES,
 ) -> TensorRTRunner:
     """Load a serialized engine onto `cuda:N` (`cpu`, the other runtimes' default, stands for `cuda:0` here).
 
     An engine is code: only load one whose digest its receipt vouches for.
     """
-    number = int(device.partition(":")[2] or 0)
+    number = cuda.number(device)
     try:
         cuda.call("cudaSetDevice", number)
     except cuda.CudaError as error:
@@ -240,7 +291,7 @@ def load(
         if held is not None:
             inputs, outputs = (tuple(t.name for t in tensors) for tensors in (signature.inputs, signature.outputs))
             try:
-                return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, lanes)
+                return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, callers)
             except cuda.CudaError as error:
                 raise PenstockError(f"{path}: {error}") from None
         problems.append(f"{name} {trt.__version__} refuses it")

@@ -18,7 +18,7 @@ from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput
 from penstock.signature import Arrays, Signature
 
 
-def unavailable(build: Mapping[str, Any]) -> str | None:
+def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
     """None: this module imports, so PyTorch is here."""
     return None
 

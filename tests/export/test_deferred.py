@@ -6,11 +6,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from penstock import artifact, cuda, evidence, replay
 from penstock.errors import PenstockError
 from penstock.export import deferred, pipeline
+from penstock.export.engine.build import build
+from penstock.export.engine.recipe import of_build
 from penstock.export.pipeline import Request
 from penstock.signature import Dim
 
@@ -86,3 +89,29 @@ def test_the_gate_for_an_engine_stops_another_models_answers(repository: Path) -
     assert right.engine_run
     assert right.samples == len(inputs["image"])
     assert "accuracy" not in replay.describe(held)
+
+
+@pytest.mark.skipif(cuda.count() > 0, reason="there is a GPU here, whose TensorRT may be another")
+def test_int8_beside_fp16_leaves_a_graph_for_tensorrt_8_and_one_for_later_ones(trained: Path, tmp_path: Path) -> None:
+    request = Request(trained, formats=("trt",), precisions=("int8-fp16",), output=tmp_path, defer=True)
+    (left,) = pipeline.export(request, lambda line: None)
+    scales = {
+        name: {
+            tensor.data_type
+            for graph in [onnx.load(str(left.folder / name)).graph]
+            for node in graph.node
+            if node.op_type == "QuantizeLinear"
+            for tensor in graph.initializer
+            if tensor.name == node.input[1]
+        }
+        for name in ("model.onnx", "model.later.onnx")
+    }
+    kinds = onnx.TensorProto
+    assert scales == {"model.onnx": {kinds.FLOAT}, "model.later.onnx": {kinds.FLOAT16}}
+    built = deferred.build(left.folder.parent, lambda line: None)
+    # Without the other graph the engine is the same: TensorRT for RTX has taken the later one.
+    (built.folder / "model.onnx").unlink()
+    recipe = of_build(built.receipt.build)
+    assert recipe is not None
+    facts = build(built.folder / "model.onnx", recipe, tmp_path / "again.plan", tmp_path)
+    assert facts["layers"] == built.receipt.build["layers"]

@@ -94,7 +94,7 @@ def test_the_ratio_says_which_of_two_graphs_runs_faster(
         runtimes.load("onnxruntime", files[0], SIGNATURE) as low_runner,
         runtimes.load("onnxruntime", files[1], SIGNATURE) as full_runner,
     ):
-        middle, low, high = speed.against_float32(low_runner, full_runner, SIGNATURE, inputs)
+        middle, low, high = speed.against(low_runner, full_runner, SIGNATURE, inputs)
     assert low <= middle <= high
     # 24 times the work: no noise makes that the same time.
     assert low > 2 if faster else high < 0.5

@@ -56,6 +56,7 @@ def test_precisions_come_from_the_long_form_or_one_short_one() -> None:
     assert options.precisions(None, fp16=True, int8=False) == ("fp16",)
     assert options.precisions(None, fp16=False, int8=True) == ("int8",)
     assert options.precisions(None, fp16=True, int8=True) == ("int8-fp16",)  # one variant of both
+    assert options.precisions(None, best=True) == ("int8-fp16",)
     for long, short in (("fp16", {"fp16": True}), (None, {"fp16": True, "fp8": True})):
         with pytest.raises(PenstockError, match="--fp16"):
             options.precisions(long, **short)

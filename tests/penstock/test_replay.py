@@ -171,7 +171,7 @@ def test_a_changed_file_is_found_before_anything_is_loaded(
 def test_a_runtime_that_is_not_here_is_told_with_the_folder(
     published: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.runtimes.fake.unavailable", lambda build: "there is no such GPU here")
+    monkeypatch.setattr("penstock.runtimes.fake.unavailable", lambda build, device: "there is no such GPU here")
     with pytest.raises(PenstockError) as caught:
         replay.verify(published.folder, lambda line: None)
     assert str(caught.value).startswith(f"{published.folder}: there is no such GPU here; it was made for any")

@@ -12,8 +12,9 @@ import pytest
 from penstock.runtimes import InstanceDead
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.app import create_app
+from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, RunnerBatches
+from penstock.serve.model import Limits, Model
 from penstock.serve.repository import Repository
 from penstock.signature import Signature
 

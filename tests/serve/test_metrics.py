@@ -8,8 +8,9 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.runtimes.fake import FakeRunner
+from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, RunnerBatches
+from penstock.serve.model import Limits, Model
 from penstock.signature import Signature
 
 

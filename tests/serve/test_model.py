@@ -20,8 +20,9 @@ from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.errors import RequestError
+from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, RunnerBatches, load
+from penstock.serve.model import Limits, Model, load
 from penstock.serve.scheduler import Expired, QueueFull
 from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
 

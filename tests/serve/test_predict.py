@@ -16,8 +16,9 @@ from penstock.preprocess import BadImage
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve import predict
 from penstock.serve.errors import RequestError
+from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, RunnerBatches, load
+from penstock.serve.model import Limits, Model, load
 from penstock.signature import Signature, SignatureMismatch, Tensor
 
 MAX_PIXELS = 1_000_000

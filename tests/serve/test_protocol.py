@@ -16,8 +16,9 @@ from hypothesis.extra import numpy as hnp
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve import protocol
 from penstock.serve.errors import RequestError
+from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, RunnerBatches
+from penstock.serve.model import Limits, Model
 from penstock.serve.protocol import InferRequest
 from penstock.signature import V2_DTYPES, Dim, Signature, SignatureMismatch, Tensor
 

@@ -1,13 +1,26 @@
-"""The TensorRT runtime's preflight: an engine is refused before it is touched, with the reason."""
+"""The TensorRT runtime: an engine is refused before it is touched, and what the runner does with lanes, captures and
+buffers, on a GPU in host memory, wherever the tests run.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock import artifact, cuda, engines, runtimes
 from penstock.errors import PenstockError
+from penstock.runtimes import InstanceDead, RejectedInput
+from penstock.runtimes.tensorrt import TensorRTRunner
+from penstock.signature import Dim, Signature, Tensor
+
+if TYPE_CHECKING:
+    from tests.penstock.runtimes.conftest import Gpu
 
 
 def test_a_machine_without_a_gpu_is_told_what_an_engine_needs(repository: Path) -> None:
@@ -44,3 +57,138 @@ def test_loading_an_engine_without_a_gpu_is_an_error_not_a_crash(repository: Pat
     held = artifact.read(repository / "digits-trt-fp16")
     with pytest.raises((PenstockError, runtimes.InstanceDead), match=r"CUDA|cuda|GPU"):
         runtimes.load("tensorrt", held.model_path, held.receipt.signature)
+
+
+SIGNATURE = Signature(
+    inputs=(
+        Tensor(name="x", dtype="float32", shape=("batch", 3)),
+        Tensor(name="n", dtype="int64", shape=("batch",)),
+    ),
+    outputs=(
+        Tensor(name="y", dtype="float32", shape=("batch", 3)),
+        Tensor(name="total", dtype="float32", shape=("batch",)),
+    ),
+    dims={"batch": Dim(min=1, opt=4, max=12)},
+)
+
+
+def runner(gpu: Gpu, *profiles: tuple[int, int, int], lanes: int = 2) -> TensorRTRunner:
+    return TensorRTRunner(gpu.engine(*(profiles or ((1, 4, 12),))), SIGNATURE, lanes)
+
+
+def feeds(rows: int, seed: int = 0) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    return {"x": draw.standard_normal((rows, 3)).astype(np.float32), "n": draw.integers(-99, 99, rows)}
+
+
+def assert_right(answer: dict[str, Any], asked: dict[str, Any]) -> None:
+    y = 2 * asked["x"] + asked["n"].astype(np.float32)[:, None]
+    assert np.array_equal(answer["y"], y)
+    assert np.array_equal(answer["total"], y.sum(axis=1))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=8), wait=st.booleans())
+def test_batches_of_any_size_one_after_another_hold_their_own_rows_alone(
+    gpu: Gpu, sizes: list[int], wait: bool
+) -> None:
+    with runner(gpu) as loaded:
+        if wait:
+            assert loaded.captured(10)
+        for number, rows in enumerate(sizes):
+            asked = feeds(rows, number)
+            assert_right(loaded.run(asked), asked)
+    assert not gpu.held
+    assert not gpu.graphs
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+def test_callers_that_share_a_batch_get_their_own_rows(gpu: Gpu, sizes: list[int]) -> None:
+    items = [feeds(rows, number) for number, rows in enumerate(sizes)]
+    with runner(gpu) as loaded:
+        for answer, asked in zip(loaded.run_together(items), items, strict=True):
+            assert_right(answer, asked)
+
+
+def test_threads_share_the_lanes_and_each_gets_its_own_answer(gpu: Gpu) -> None:
+    with runner(gpu, lanes=3) as loaded, ThreadPoolExecutor(8) as pool:
+        assert loaded.callers == 3
+        asked = [feeds(1 + number % 12, number) for number in range(200)]
+        for answer, wanted in zip(pool.map(loaded.run, asked), asked, strict=True):
+            assert_right(answer, wanted)
+    assert not gpu.held
+
+
+def test_what_is_answered_belongs_to_the_caller(gpu: Gpu) -> None:
+    with runner(gpu, lanes=1) as loaded:
+        first = loaded.run(feeds(3))
+        kept = {name: array.copy() for name, array in first.items()}
+        loaded.run(feeds(3, 1))
+    assert all(np.array_equal(first[name], kept[name]) for name in kept)
+
+
+def test_the_usual_batch_is_captured_before_the_runner_is_ready_and_the_rest_behind(gpu: Gpu) -> None:
+    with runner(gpu) as loaded:
+        usual = ((4, 3), (4,))
+        assert usual in loaded._lanes[0].launches
+        assert loaded.captured(10)
+        for lane in loaded._lanes:
+            assert sorted(shapes[0][0] for shapes in lane.launches) == [1, 2, 4, 8, 12]
+        before = gpu.launches
+        loaded.run(feeds(4))
+        assert gpu.launches == before + 1
+
+
+@pytest.mark.parametrize(("rows", "profile"), [(1, 0), (2, 0), (3, 1), (12, 1)])
+def test_the_narrowest_profile_that_takes_a_batch_runs_it(gpu: Gpu, rows: int, profile: int) -> None:
+    with runner(gpu, (1, 1, 2), (1, 4, 12)) as loaded:
+        assert loaded.captured(10)
+        assert loaded._engine.profile({"x": (rows, 3), "n": (rows,)}) == profile
+        asked = feeds(rows)
+        assert_right(loaded.run(asked), asked)
+
+
+def test_a_batch_outside_the_profile_is_an_error_that_tells_its_range(gpu: Gpu) -> None:
+    with runner(gpu) as loaded:
+        with pytest.raises(PenstockError) as caught:
+            loaded.run(feeds(13))
+        assert "'x' has shape [13, 3]" in str(caught.value)
+        assert "x [1, 3] to [12, 3]" in str(caught.value)
+        assert_right(loaded.run(feeds(12)), feeds(12))
+
+
+def test_a_number_that_the_engine_has_no_room_for_is_refused_and_not_wrapped(gpu: Gpu) -> None:
+    with runner(gpu) as loaded:
+        with pytest.raises(RejectedInput, match=f"'n' holds {2**31}; the engine takes 32 bits"):
+            loaded.run({"x": np.zeros((2, 3), np.float32), "n": np.array([0, 2**31])})
+        assert_right(loaded.run(feeds(2)), feeds(2))
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaStreamSynchronize", "cudaSetDevice"])
+def test_an_error_of_cuda_ends_the_instance_with_cudas_own_name_for_it(gpu: Gpu, call: str) -> None:
+    loaded = runner(gpu)
+    assert loaded.captured(10)
+    gpu.broken = call
+    with pytest.raises(InstanceDead, match=f"{call}: cudaErrorIllegalAddress"):
+        loaded.run(feeds(4))
+    gpu.broken = None
+    loaded.close()
+    assert not gpu.held
+
+
+def test_memory_that_runs_out_while_opening_is_given_back(gpu: Gpu) -> None:
+    gpu.broken = "cudaMalloc"
+    with pytest.raises(cuda.CudaError):
+        runner(gpu)
+    assert not gpu.held
+
+
+def test_a_closed_runner_says_so_and_closing_again_does_nothing(gpu: Gpu) -> None:
+    loaded = runner(gpu)
+    loaded.close()
+    loaded.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loaded.run(feeds(1))
+    assert not gpu.held
+    assert not gpu.graphs

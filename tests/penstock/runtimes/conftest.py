@@ -1,0 +1,182 @@
+"""A GPU in host memory behind `cuda.call`, and an engine on it: what is enqueued runs when its stream is waited for."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import cuda
+from penstock.lanes import Engine
+
+Operation = Callable[[], None]
+
+
+class Gpu:
+    """Streams, graphs and memory. `held` are allocations and streams that were not given back."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+        self.streams: dict[int, list[Operation]] = {}
+        self.graphs: dict[int, list[Operation]] = {}
+        self.broken: str | None = None
+        self.launches = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def engine(self, *profiles: tuple[int, int, int]) -> Engine:
+        """An engine with these profiles, each a least, usual and largest batch."""
+        return Engine(Trt, Plan(self, *profiles), ("x", "n"), ("y", "total"), 0)
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if self.broken == name:
+            raise cuda.CudaError(f"{name}: cudaErrorIllegalAddress")
+        return getattr(self, name)(*arguments)
+
+    def cudaSetDevice(self, device: int) -> None:
+        assert device == 0
+
+    def cudaStreamCreateWithFlags(self, flags: Any) -> int:
+        stream = next(self._numbers)
+        self.streams[stream] = self.held[stream] = []
+        return stream
+
+    def cudaStreamDestroy(self, stream: int) -> None:
+        del self.held[stream]
+
+    def cudaMalloc(self, size: int) -> int:
+        buffer = (ctypes.c_uint8 * size)()
+        ctypes.memset(buffer, 0xA5, size)  # nobody may count on zeros
+        self.held[ctypes.addressof(buffer)] = buffer
+        return ctypes.addressof(buffer)
+
+    def cudaHostAlloc(self, size: int, flags: int) -> int:
+        return self.cudaMalloc(size)
+
+    def cudaFree(self, address: int) -> None:
+        del self.held[address]
+
+    cudaFreeHost = cudaFree
+
+    def cudaMemcpyAsync(self, to: int, source: int, size: int, kind: Any, stream: int) -> None:
+        for address in (to, source):
+            assert size <= ctypes.sizeof(self.held[address]), "a copy leaves its buffer"
+        self.streams[stream].append(lambda: ctypes.memmove(to, source, size) and None)
+
+    def cudaStreamBeginCapture(self, stream: int, mode: Any) -> None:
+        assert not self.streams[stream]
+
+    def cudaStreamEndCapture(self, stream: int) -> list[Operation]:
+        recorded, self.streams[stream] = self.streams[stream], []
+        return recorded
+
+    def cudaGraphInstantiate(self, recorded: list[Operation], flags: int) -> int:
+        graph = next(self._numbers)
+        self.graphs[graph] = recorded
+        return graph
+
+    def cudaGraphDestroy(self, recorded: Any) -> None:
+        pass
+
+    def cudaGraphExecDestroy(self, graph: int) -> None:
+        del self.graphs[graph]
+
+    def cudaGraphLaunch(self, graph: int, stream: int) -> None:
+        self.launches += 1
+        self.streams[stream] += self.graphs[graph]
+
+    def cudaStreamSynchronize(self, stream: int) -> None:
+        waiting, self.streams[stream] = self.streams[stream], []
+        for operation in waiting:
+            operation()
+
+
+class Plan:
+    """TensorRT's side: `x`, float32 [batch, 3], and `n`, int32 [batch], to `y`, x times 2 plus n, and its `total`.
+
+    A profile is a least, usual and largest batch.
+    """
+
+    num_io_tensors = 4
+    device_memory_size = 64
+    names = ("x", "n", "y", "total")
+    rest = ((3,), (), (3,), ())
+
+    def __init__(self, gpu: Gpu, *profiles: tuple[int, int, int]) -> None:
+        self.gpu, self.profiles = gpu, profiles
+        self.num_optimization_profiles = len(profiles)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self.names[index]
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        return np.int32 if name == "n" else np.float32
+
+    def get_tensor_profile_shape(self, name: str, index: int) -> list[tuple[int, ...]]:
+        return [(size, *self.rest[self.names.index(name)]) for size in self.profiles[index]]
+
+    def create_execution_context_without_device_memory(self) -> Context:
+        return Context(self)
+
+
+class Context:
+    """An execution context; it computes on what its addresses hold when its stream gets there."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.profile, self.rows = plan, 0, 0
+        self.addresses: dict[str, int] = {}
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+        self.profile = profile
+        return True
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self.addresses[name] = address
+        return True
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        least, _, most = self.plan.profiles[self.profile]
+        self.rows = shape[0]
+        return least <= shape[0] <= most
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return (self.rows, *self.plan.rest[self.plan.names.index(name)])
+
+    def execute_async_v3(self, stream: int) -> bool:
+        rows = self.rows
+
+        def compute() -> None:
+            x, n, y, total = (self._array(name, rows) for name in self.plan.names)
+            y[:] = 2 * x + n[:, None]
+            total[:] = y.sum(axis=1)
+
+        self.plan.gpu.streams[stream].append(compute)
+        return True
+
+    def _array(self, name: str, rows: int) -> Any:
+        shape = (rows, *self.plan.rest[self.plan.names.index(name)])
+        dtype = np.dtype(self.plan.get_tensor_dtype(name))
+        size = int(np.prod(shape)) * dtype.itemsize
+        held = self.plan.gpu.held[self.addresses[name]]
+        assert size <= ctypes.sizeof(held), "the engine leaves its buffer"
+        return np.frombuffer(held, np.uint8, size).view(dtype).reshape(shape)
+
+
+class Trt:
+    """The module, as far as an engine asks it anything."""
+
+    @staticmethod
+    def nptype(dtype: Any) -> Any:
+        return dtype
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setattr(cuda, "call", made.call)
+    return made
