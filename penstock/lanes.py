@@ -6,78 +6,22 @@ computing. A batch's launch is one CUDA graph where its shapes have been capture
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from penstock import buckets, cuda
+from penstock.contexts import Engine
 from penstock.errors import PenstockError
 
 Shapes = tuple[tuple[int, ...], ...]
 _TIMED = 3
 # Shapes whose views are kept.
 _MOST_PREPARED = 256
-
-
-class Engine:
-    """A deserialised engine on a device: its tensors' dtypes, profiles, and the bytes a context needs."""
-
-    def __init__(self, trt: Any, engine: Any, inputs: tuple[str, ...], outputs: tuple[str, ...], device: int) -> None:
-        self.trt, self.engine, self.inputs, self.outputs, self.device = trt, engine, inputs, outputs, device
-        held = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-        if held != {*inputs, *outputs}:
-            raise PenstockError(
-                f"the engine holds {', '.join(sorted(held))}; its signature says {', '.join((*inputs, *outputs))}"
-            )
-        self.dtypes = {name: np.dtype(trt.nptype(engine.get_tensor_dtype(name))) for name in (*inputs, *outputs)}
-        self.profiles = [
-            {name: tuple(tuple(shape) for shape in engine.get_tensor_profile_shape(name, index)) for name in inputs}
-            for index in range(engine.num_optimization_profiles)
-        ]
-        wide = getattr(engine, "device_memory_size_v2", None)
-        self.scratch = int(engine.device_memory_size if wide is None else wide)
-
-    def profile(self, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-        """The narrowest profile that takes these shapes, or None."""
-        fits = [index for index, profile in enumerate(self.profiles) if _takes(profile, shapes)]
-        return min(fits, key=lambda index: _breadth(self.profiles[index]), default=None)
-
-    def context(self, scratch: int, profile: int, stream: int) -> Any:
-        """An execution context over memory of the caller's.
-
-        Raises:
-            PenstockError: there is no memory for it.
-        """
-        strategies = getattr(self.trt, "ExecutionContextAllocationStrategy", None)
-        if strategies is None:
-            context = self.engine.create_execution_context_without_device_memory()
-        else:
-            context = self.engine.create_execution_context(strategies.USER_MANAGED)
-        if context is None:
-            raise PenstockError("TensorRT cannot make an execution context: not enough device memory")
-        if hasattr(context, "set_device_memory"):
-            context.set_device_memory(scratch, self.scratch)
-        else:
-            context.device_memory = scratch
-        if len(self.profiles) > 1 and not context.set_optimization_profile_async(profile, stream):
-            raise PenstockError(f"TensorRT refuses profile {profile}")
-        return context
-
-
-def _takes(profile: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    return all(
-        len(shape) == len(profile[name][0])
-        and all(low <= size <= high for low, size, high in zip(profile[name][0], shape, profile[name][2], strict=True))
-        for name, shape in shapes.items()
-    )
-
-
-def _breadth(profile: Mapping[str, Any]) -> int:
-    return int(sum(np.prod(np.subtract(most, least) + 1, dtype=np.int64) for least, _, most in profile.values()))
 
 
 class Launch:
@@ -105,14 +49,16 @@ class Prepared:
 
 
 class Lane:
-    """What one batch at a time needs; `lock` is held by whoever uses it."""
+    """What one batch at a time needs. Whoever uses it must have it alone: see `penstock.leases`.
+
+    `ready` are the batches prepared so far, by their shapes.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.lock = threading.Lock()
         self._freed: list[tuple[str, int]] = []
         self.launches: dict[Shapes, Launch] = {}
-        self._prepared: dict[Shapes, Prepared] = {}
+        self.ready: dict[Shapes, Prepared] = {}
         cuda.call("cudaSetDevice", engine.device)
         try:
             self._open()
@@ -160,28 +106,58 @@ class Lane:
 
     def _staged_as(self, name: str, shape: tuple[int, ...]) -> Any:
         """The beginning of a tensor's page-locked buffer as an array of this shape."""
-        dtype = self._engine.dtypes[name]
-        count = int(np.prod(shape)) * dtype.itemsize
-        return self._staged[name][:count].view(dtype).reshape(shape)
+        whole = self._staged[name][: self._bytes(name, shape)]
+        return whole.view(self._engine.dtypes[name]).reshape(shape)
 
-    def capture(self, shapes: Shapes) -> None:
-        """Record a batch of these shapes as a CUDA graph. The lane is in use for some launches, not while recording."""
+    def capture(self, shapes: Shapes, rows: Mapping[str, Any]) -> None:
+        """Record a batch of these shapes as a CUDA graph, in the profile in which it runs fastest.
+
+        Args:
+            shapes: of each input.
+            rows: such a batch that the model takes: what lay in the buffers may index where nothing is.
+        """
         if shapes in self.launches:
             return
         engine = self._engine
         cuda.call("cudaSetDevice", engine.device)
-        profile = engine.profile(dict(zip(engine.inputs, shapes, strict=True)))
-        if profile is None:
+        best: Launch | None = None
+        for profile in engine.fitting(dict(zip(engine.inputs, shapes, strict=True))):
+            launch = self._recorded(shapes, profile, rows)
+            if best is None or launch.captured_s < best.captured_s:
+                best, launch = launch, best or launch
+            if launch is not best:
+                cuda.call("cudaGraphExecDestroy", launch.graph)
+        if best is None:
             raise ValueError(f"no profile takes {shapes}")
-        context = engine.context(self._scratch, profile, self.stream)
+        self.launches[shapes] = best
+        self.ready.clear()  # another size may fit better now
+
+    def _recorded(self, shapes: Shapes, profile: int, rows: Mapping[str, Any]) -> Launch:
+        context = self._engine.context(self._scratch, profile, self.stream)
         self._address(context)
         launch = Launch(context, shapes, self._shaped(context, shapes))
-        with self.lock:
-            # A first launch prepares what may not be recorded; the next ones tell how long it takes.
-            self._enqueue(launch)
-            self.wait()
-            launch.plain_s = self._timed(lambda: self._enqueue(launch))
+        for name, shape in zip(self._engine.inputs, shapes, strict=True):
+            self._staged_as(name, shape)[...] = rows[name]
+        # A first launch prepares what may not be recorded; the next ones tell how long it takes.
+        self._enqueue(launch)
+        self.wait()
+        launch.plain_s = self._timed(lambda: self._enqueue(launch))
+        capturable = getattr(context, "is_stream_capturable", None)
+        if capturable is not None and not capturable(self.stream):
+            raise PenstockError("TensorRT says that this cannot be captured")
+        launch.graph = self._record(launch)
+        try:
+            self._launched(launch)
+            launch.captured_s = self._timed(lambda: self._launched(launch))
+        except BaseException:
+            with suppress(cuda.CudaError):
+                cuda.call("cudaGraphExecDestroy", launch.graph)
+            raise
+        return launch
+
+    def _record(self, launch: Launch) -> Any:
         recording = int(cuda.call("cudaStreamCreateWithFlags", cuda.runtime().cudaStreamNonBlocking))
+        recorded = None
         try:
             mode = cuda.runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             cuda.call("cudaStreamBeginCapture", recording, mode)
@@ -189,23 +165,19 @@ class Lane:
                 self._enqueue(launch, recording)
             finally:
                 recorded = cuda.call("cudaStreamEndCapture", recording)
-            launch.graph = cuda.call("cudaGraphInstantiate", recorded, 0)
-            cuda.call("cudaGraphDestroy", recorded)
+            return cuda.call("cudaGraphInstantiate", recorded, 0)
         finally:
+            if recorded is not None:
+                cuda.call("cudaGraphDestroy", recorded)
             cuda.call("cudaStreamDestroy", recording)
-        with self.lock:
-            self._launched(launch)
-            launch.captured_s = self._timed(lambda: self._launched(launch))
-            self.launches[shapes] = launch
-            self._prepared.clear()  # another size may fit better now
 
     def prepared(self, shapes: Shapes, *, batched: bool) -> Prepared:
-        """Views for a batch of these shapes, in the captured size that it is best run in. The caller holds the lock."""
-        held = self._prepared.get(shapes)
+        """Views for a batch of these shapes, in the captured size that it is best run in."""
+        held = self.ready.get(shapes)
         if held is None:
-            if len(self._prepared) >= _MOST_PREPARED:
-                self._prepared.clear()
-            self._prepared[shapes] = held = self._views(shapes, self._best(shapes) if batched else shapes)
+            if len(self.ready) >= _MOST_PREPARED:
+                self.ready.clear()
+            self.ready[shapes] = held = self._views(shapes, self._best(shapes) if batched else shapes)
         return held
 
     def _best(self, shapes: Shapes) -> Shapes:
@@ -241,7 +213,7 @@ class Lane:
         return min(found)
 
     def run(self, batch: Prepared) -> None:
-        """Run what is staged, and wait; the outputs are staged then. The caller holds the lock."""
+        """Run what is staged, and wait; the outputs are staged then."""
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
         if batch.launch is None:
@@ -255,18 +227,25 @@ class Lane:
 
     def _loosely(self, shapes: Shapes) -> tuple[tuple[int, ...], ...]:
         """The outputs' shapes, once the context that is used for all other shapes has these."""
-        profile = self._engine.profile(dict(zip(self._engine.inputs, shapes, strict=True)))
+        (profile, *_) = self._engine.fitting(dict(zip(self._engine.inputs, shapes, strict=True)))
         if profile != self._loose_profile:
             if not self._loose.set_optimization_profile_async(profile, self.stream):
                 raise PenstockError(f"TensorRT refuses profile {profile}")
-            self._loose_profile = profile or 0
+            self._loose_profile = profile
         return self._shaped(self._loose, shapes)
 
     def _shaped(self, context: Any, shapes: Shapes) -> tuple[tuple[int, ...], ...]:
         for name, shape in zip(self._engine.inputs, shapes, strict=True):
             if not context.set_input_shape(name, shape):
                 raise PenstockError(f"TensorRT refuses shape {list(shape)} for input {name!r}")
-        return tuple(tuple(context.get_tensor_shape(name)) for name in self._engine.outputs)
+        found = tuple(tuple(context.get_tensor_shape(name)) for name in self._engine.outputs)
+        for name, shape in zip(self._engine.outputs, found, strict=True):
+            if min(shape, default=0) < 0 or self._bytes(name, shape) > self._staged[name].nbytes:
+                raise PenstockError(f"output {name!r} has shape {list(shape)}, which leaves its buffer")
+        return found
+
+    def _bytes(self, name: str, shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape)) * int(self._engine.dtypes[name].itemsize)
 
     def _launched(self, launch: Launch) -> None:
         cuda.call("cudaGraphLaunch", launch.graph, self.stream)
@@ -276,27 +255,25 @@ class Lane:
         engine, stream = self._engine, self.stream if stream is None else stream
         kinds = cuda.runtime().cudaMemcpyKind
         for name, shape in zip(engine.inputs, launch.shapes, strict=True):
-            size = int(np.prod(shape)) * engine.dtypes[name].itemsize
-            cuda.call(
-                "cudaMemcpyAsync", self.buffers[name], self._host[name], size, kinds.cudaMemcpyHostToDevice, stream
-            )
+            count, way = self._bytes(name, shape), kinds.cudaMemcpyHostToDevice
+            cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], count, way, stream)
         if not launch.context.execute_async_v3(stream):
             raise cuda.CudaError("TensorRT could not enqueue the batch")
         for name, shape in zip(engine.outputs, launch.outputs, strict=True):
-            size = int(np.prod(shape)) * engine.dtypes[name].itemsize
-            cuda.call(
-                "cudaMemcpyAsync", self._host[name], self.buffers[name], size, kinds.cudaMemcpyDeviceToHost, stream
-            )
+            count, way = self._bytes(name, shape), kinds.cudaMemcpyDeviceToHost
+            cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], count, way, stream)
 
     def close(self) -> None:
-        """Give everything back; the lane must be idle."""
-        for launch in self.launches.values():
-            cuda.call("cudaGraphExecDestroy", launch.graph)
+        """Give everything back; whatever fails, the rest is given back all the same."""
+        given = [("cudaGraphExecDestroy", launch.graph) for launch in self.launches.values()]
+        if self._freed:
+            given.insert(0, ("cudaStreamSynchronize", self.stream))
         self.launches.clear()
-        self._prepared.clear()
+        self.ready.clear()
         self._loose = None
-        for function, address in reversed(self._freed):
-            cuda.call(function, address)
+        for function, held in [*given, *reversed(self._freed)]:
+            with suppress(cuda.CudaError):
+                cuda.call(function, held)
         self._freed.clear()
 
 

@@ -21,7 +21,7 @@ def main(folder: Path, cycles: int) -> None:
         runner: Any = found.load(device="cuda:0")
         runner.run({name: array[:1] for name, array in inputs.items()})
         if cycle % 2:
-            runner.captured()  # closed with all captures made, and in the middle of them
+            runner.settled()  # closed with all captures made, and in the middle of them
         runner.close()
         used.append(cuda.memory_used())
     warm = used[WARM:]

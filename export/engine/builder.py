@@ -116,6 +116,7 @@ def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
         config.builder_optimization_level = recipe.level
     if flavor == "tensorrt_rtx":
         _refuse_for_rtx(recipe)
+        config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)  # without it nothing can be captured
     if recipe.hardware_compat != "none":
         name = {"ampere+": "AMPERE_PLUS", "same-cc": "SAME_COMPUTE_CAPABILITY"}[recipe.hardware_compat]
         if not hasattr(trt.HardwareCompatibilityLevel, name):

@@ -53,6 +53,8 @@ class Runner(Protocol):
 
     def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]: ...
 
+    def settled(self, timeout_s: float | None = None) -> bool: ...
+
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...
@@ -88,6 +90,10 @@ class BaseRunner:
             if len(array) != ends[-1]:
                 raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
         return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def settled(self, timeout_s: float | None = None) -> bool:
+        """Wait until what a runner still prepares in the background is done; False if that takes longer."""
+        return True
 
     def close(self) -> None:
         """Give back what the runner holds; calling it again does nothing."""

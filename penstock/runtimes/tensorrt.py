@@ -7,9 +7,11 @@ launched as CUDA graphs, which are captured in the background once the first is 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,13 +23,19 @@ from typing import Any
 import numpy as np
 
 from penstock import buckets, cuda, engines
+from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.lanes import Engine, Lane, Shapes
-from penstock.runtimes import BaseRunner, InstanceDead, RejectedInput, rows_of
+from penstock.lanes import Lane, Shapes
+from penstock.leases import CLOSED, Free, Lease
+from penstock.runtimes import BaseRunner, RejectedInput, rows_of
 from penstock.signature import Arrays, Signature
+from penstock.synthetic import synthesize
+
+log = logging.getLogger(__name__)
 
 LANES = 2
-_CLOSE_S = 60.0
+# Seconds that closing waits for whoever is in the runner, and between looks whether it is closed.
+_CLOSE_S, _POLL_S = 60.0, 0.5
 _MOST_SHAPES = 4096
 # From this many bytes on several threads copy an input.
 _LARGE, _COPIERS = 4 << 20, min(4, os.cpu_count() or 1)
@@ -44,7 +52,9 @@ class TensorRTRunner(BaseRunner):
     def __init__(self, engine: Engine, signature: Signature, lanes: int = LANES) -> None:
         super().__init__(signature)
         self.callers = lanes
-        self._engine, self._signature, self._closed = engine, signature, threading.Event()
+        self._engine, self._signature = engine, signature
+        self._device = engine.device if cuda.count() != 1 else None
+        self._closed, self._closing = threading.Event(), threading.Lock()
         self._lanes: list[Lane] = []
         self._free = Free()
         self._taken: set[Shapes] = set()
@@ -52,41 +62,51 @@ class TensorRTRunner(BaseRunner):
             for _ in range(lanes):
                 self._lanes.append(Lane(engine))
             self._plan = self._captures()
-            if self._plan:
-                self._lanes[0].capture(self._plan[0])
+            self._capture(self._lanes[0], *self._plan[0])
         except BaseException:
-            self._release()
+            self._give_back(self._lanes)
             raise
         for lane in reversed(self._lanes):
             self._free.give(lane)
         self._background = threading.Thread(target=self._capture_rest, name="penstock-capture", daemon=True)
         self._background.start()
 
-    def _captures(self) -> list[Shapes]:
+    def _captures(self) -> list[tuple[Shapes, dict[str, int]]]:
         """The shapes that are captured, the usual batch first; every other dimension has its usual size."""
         signature = self._signature
         usual = {name: dim.opt for name, dim in signature.dims.items()}
         batch = signature.dims.get(str(signature.batch))
         sizes = buckets.sizes(batch.min, batch.opt, batch.max) if batch else (1,)
         order = sorted(sizes, key=lambda size: (size != (batch.opt if batch else 1), size))
-        return [self._shapes({**usual, str(signature.batch): size}) for size in order]
+        return [self._sized({**usual, str(signature.batch): size}) for size in order]
 
-    def _shapes(self, sizes: Mapping[str, int]) -> Shapes:
-        return tuple(
+    def _sized(self, sizes: dict[str, int]) -> tuple[Shapes, dict[str, int]]:
+        shapes = tuple(
             tuple(size if isinstance(size, int) else sizes[size] for size in tensor.shape) for tensor in self.inputs
         )
+        return shapes, sizes
 
     def _capture_rest(self) -> None:
-        for shapes in self._plan:
+        for shapes, sizes in self._plan:
             for lane in self._lanes:
-                if self._closed.is_set():
-                    return
-                # A shape that cannot be captured is launched kernel by kernel.
-                with suppress(cuda.CudaError, PenstockError):
-                    lane.capture(shapes)
+                if shapes in lane.launches:
+                    continue
+                while not self._free.take_this(lane, _POLL_S):
+                    if self._closed.is_set():
+                        return
+                try:
+                    if self._closed.is_set():
+                        return
+                    self._capture(lane, shapes, sizes)
+                finally:
+                    self._free.give(lane)
 
-    def captured(self, timeout_s: float | None = None) -> bool:
-        """Wait until all captures are made; False if that takes longer."""
+    def _capture(self, lane: Lane, shapes: Shapes, sizes: dict[str, int]) -> None:
+        """Capture a batch; one that cannot be, as where an If decides, is launched kernel by kernel."""
+        with suppress(cuda.CudaError, PenstockError):
+            lane.capture(shapes, synthesize(self._signature, sizes).inputs)
+
+    def settled(self, timeout_s: float | None = None) -> bool:
         self._background.join(timeout_s)
         return not self._background.is_alive()
 
@@ -123,17 +143,17 @@ class TensorRTRunner(BaseRunner):
             PenstockError: the engine takes no such shapes.
             InstanceDead: CUDA failed; the engine must be loaded anew.
         """
-        if self._closed.is_set():
-            raise RuntimeError("the runner is closed")
         if shapes not in self._taken:
             self._check(shapes)
             if len(self._taken) < _MOST_SHAPES:
                 self._taken.add(shapes)
-        return Lease(self._free, self._engine.device, shapes, batched=self._signature.batch is not None)
+        return Lease(self._free, self._device, shapes, batched=self._signature.batch is not None)
 
     def _check(self, shapes: Shapes) -> None:
+        if self._closed.is_set():
+            raise RuntimeError(CLOSED)
         named = dict(zip(self._engine.inputs, shapes, strict=True))
-        if self._engine.profile(named) is not None:
+        if self._engine.fitting(named):
             return
         taken = "; or ".join(
             ", ".join(f"{name} {list(p[name][0])} to {list(p[name][2])}" for name in named)
@@ -143,85 +163,30 @@ class TensorRTRunner(BaseRunner):
         raise PenstockError(f"input {given}; the engine's profile takes {taken}")
 
     def close(self) -> None:
-        if self._closed.is_set():
-            return
-        self._closed.set()
-        self._background.join(_CLOSE_S)
-        for _ in self._lanes:
-            with suppress(queue.Empty):
-                self._free.take(timeout_s=_CLOSE_S)
-        self._release()
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        self._free.hurry()
+        idle: list[Lane] = []
+        end = time.monotonic() + _CLOSE_S
+        with suppress(queue.Empty):
+            while len(idle) < len(self._lanes):
+                idle.append(self._free.take(max(0.0, end - time.monotonic())))
+        self._background.join(max(0.0, end - time.monotonic()))
+        self._free.close()
+        if len(idle) < len(self._lanes):  # never under whoever still computes with it
+            log.warning("a lane of an engine is still in use; its memory is not given back")
+        self._give_back(idle)
 
-    def _release(self) -> None:
-        self._closed.set()
-        for lane in self._lanes:
-            with suppress(cuda.CudaError):
-                lane.close()
-        self._lanes = []
-        self._engine = None  # type: ignore[assignment]
-
-
-class Free:
-    """The lanes that nobody has; the one used last goes first, since its buffers are the nearest to the GPU's cores."""
-
-    def __init__(self) -> None:
-        # The queue holds as many tokens as the stack holds lanes: it is what a caller waits for.
-        self._stack: list[Lane] = []
-        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def take(self, timeout_s: float | None = None) -> Lane:
-        """A lane, as soon as there is one.
-
-        Raises:
-            queue.Empty: there was none for so long.
-        """
-        self._tokens.get(timeout=timeout_s)
-        return self._stack.pop()
-
-    def give(self, lane: Lane) -> None:
-        self._stack.append(lane)
-        self._tokens.put(None)
-
-
-class Lease:
-    """A lane in the caller's hands: write `inputs`, then `run`; its arrays are the lane's and end with the lease."""
-
-    __slots__ = ("_batch", "_batched", "_device", "_free", "_lane", "_shapes")
-
-    def __init__(self, free: Free, device: int, shapes: Shapes, *, batched: bool) -> None:
-        self._free, self._device, self._shapes, self._batched = free, device, shapes, batched
-
-    def __enter__(self) -> Lease:
-        self._lane = self._free.take()
-        self._lane.lock.acquire()
-        try:
-            cuda.call("cudaSetDevice", self._device)  # each time: others in the thread may have set another
-            self._batch = self._lane.prepared(self._shapes, batched=self._batched)
-        except BaseException as error:
-            self._give_back()
-            if isinstance(error, cuda.CudaError):
-                raise InstanceDead(f"CUDA: {error}") from None
-            raise
-        return self
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """Where each input's rows are to be written."""
-        return self._batch.inputs
-
-    def run(self) -> tuple[Any, ...]:
-        """The outputs, as views of the lane's memory, in the signature's order."""
-        self._lane.run(self._batch)
-        return self._batch.outputs
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._give_back()
-        if isinstance(error, cuda.CudaError):
-            raise InstanceDead(f"CUDA: {error}") from None
-
-    def _give_back(self) -> None:
-        self._lane.lock.release()
-        self._free.give(self._lane)
+    def _give_back(self, lanes: list[Lane]) -> None:
+        with suppress(cuda.CudaError):
+            cuda.call("cudaSetDevice", self._engine.device)
+        for lane in lanes:
+            lane.close()
+        if len(lanes) == len(self._lanes):
+            self._lanes = []
+            self._engine = None  # type: ignore[assignment]
 
 
 def _joint(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

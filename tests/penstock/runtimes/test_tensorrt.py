@@ -17,7 +17,7 @@ from penstock import artifact, cuda, engines, runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.runtimes.tensorrt import TensorRTRunner
-from penstock.signature import Dim, Signature, Tensor
+from penstock.signature import Dim, Range, Signature, Tensor
 
 if TYPE_CHECKING:
     from tests.penstock.runtimes.conftest import Gpu
@@ -94,7 +94,7 @@ def test_batches_of_any_size_one_after_another_hold_their_own_rows_alone(
 ) -> None:
     with runner(gpu) as loaded:
         if wait:
-            assert loaded.captured(10)
+            assert loaded.settled(10)
         for number, rows in enumerate(sizes):
             asked = feeds(rows, number)
             assert_right(loaded.run(asked), asked)
@@ -132,7 +132,7 @@ def test_the_usual_batch_is_captured_before_the_runner_is_ready_and_the_rest_beh
     with runner(gpu) as loaded:
         usual = ((4, 3), (4,))
         assert usual in loaded._lanes[0].launches
-        assert loaded.captured(10)
+        assert loaded.settled(10)
         for lane in loaded._lanes:
             assert sorted(shapes[0][0] for shapes in lane.launches) == [1, 2, 4, 8, 12]
         before = gpu.launches
@@ -143,8 +143,8 @@ def test_the_usual_batch_is_captured_before_the_runner_is_ready_and_the_rest_beh
 @pytest.mark.parametrize(("rows", "profile"), [(1, 0), (2, 0), (3, 1), (12, 1)])
 def test_the_narrowest_profile_that_takes_a_batch_runs_it(gpu: Gpu, rows: int, profile: int) -> None:
     with runner(gpu, (1, 1, 2), (1, 4, 12)) as loaded:
-        assert loaded.captured(10)
-        assert loaded._engine.profile({"x": (rows, 3), "n": (rows,)}) == profile
+        assert loaded.settled(10)
+        assert loaded._engine.fitting({"x": (rows, 3), "n": (rows,)})[0] == profile
         asked = feeds(rows)
         assert_right(loaded.run(asked), asked)
 
@@ -165,16 +165,56 @@ def test_a_number_that_the_engine_has_no_room_for_is_refused_and_not_wrapped(gpu
         assert_right(loaded.run(feeds(2)), feeds(2))
 
 
+def test_a_model_that_cannot_be_captured_is_run_all_the_same(gpu: Gpu) -> None:
+    gpu.broken = "cudaGraphInstantiate"
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        assert not gpu.graphs
+        assert_right(loaded.run(feeds(4)), feeds(4))
+    assert not gpu.held
+
+
+def test_captures_run_on_rows_that_the_model_takes(gpu: Gpu) -> None:
+    """What lay in the buffers before, of another shape, may index where nothing is."""
+    signature = SIGNATURE.model_copy(update={"ranges": {"n": Range(low=5, high=6)}})
+    with TensorRTRunner(gpu.engine((1, 4, 12)), signature, 1) as loaded:
+        assert loaded.settled(10)
+    assert gpu.seen <= {5, 6}
+
+
+def test_requests_go_on_while_batches_are_captured(gpu: Gpu) -> None:
+    with runner(gpu, lanes=1) as loaded:
+        for number in range(50):
+            assert_right(loaded.run(feeds(4, number)), feeds(4, number))
+        assert loaded.settled(10)  # though the lane was asked for all the time
+        assert len(loaded._lanes[0].launches) == 5
+
+
+def test_whoever_waits_for_a_lane_is_told_that_the_runner_closes(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtimes.tensorrt._CLOSE_S", 0.5)
+    loaded = runner(gpu, lanes=1)
+    assert loaded.settled(10)
+    with ThreadPoolExecutor(2) as pool, loaded.lease(((4, 3), (4,))) as lease:
+        waiting = [pool.submit(loaded.run, feeds(4)) for _ in range(2)]
+        loaded.close()
+        for other in waiting:
+            with pytest.raises(RuntimeError, match="closed"):
+                other.result(10)
+        assert gpu.held  # the memory in use is not taken from under the lease
+        for name, array in feeds(4).items():
+            lease.inputs[name][...] = array
+        lease.run()
+
+
 @pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaStreamSynchronize", "cudaSetDevice"])
 def test_an_error_of_cuda_ends_the_instance_with_cudas_own_name_for_it(gpu: Gpu, call: str) -> None:
     loaded = runner(gpu)
-    assert loaded.captured(10)
+    assert loaded.settled(10)
     gpu.broken = call
     with pytest.raises(InstanceDead, match=f"{call}: cudaErrorIllegalAddress"):
         loaded.run(feeds(4))
-    gpu.broken = None
     loaded.close()
-    assert not gpu.held
+    assert set(gpu.held) <= set(gpu.streams)  # memory is given back, whatever else fails
 
 
 def test_memory_that_runs_out_while_opening_is_given_back(gpu: Gpu) -> None:
