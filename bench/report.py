@@ -25,7 +25,7 @@ def show(result: Result) -> None:
     device = facts["device"]
     if facts["gpu"] and device == "cpu":
         device = "cuda:0 for engines, cpu for others"
-    gpu = f"{facts['gpu']['gpu']}, CUDA {facts['gpu']['cuda_driver']}; " if facts["gpu"] else ""
+    gpu = f"{facts['gpu']['gpu']}, driver {facts['gpu'].get('driver', 'unknown')}; " if facts["gpu"] else ""
     console.print(
         f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {device}, "
         f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; "

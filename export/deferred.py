@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from penstock import artifact, evidence, replay, runtimes, trial
 from penstock.arrays import take
@@ -25,14 +26,20 @@ from penstock.parity import worst
 from penstock.receipt import Receipt, Verification
 
 _TIMED_ROWS = 8
+# What another machine's build said of itself, and the next one may not say.
+_OF_ONE_BUILD = {
+    *("deferred", "tool", "flags", "layers", "seconds", "warnings", "timing_cache", "speed_vs_fp16"),
+    *("gpu", "compute_capability", "driver", "cuda"),
+}
 
 
-def build(folder: Path, say: Say) -> Artifact:
+def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
     """Build the engine of a deferred artifact, run it against its source's answers, and publish it as a new version.
 
     Args:
         folder: the artifact.
         say: told each step, in a line.
+        **wishes: fields of `Wishes` that take the place of the recipe's.
 
     Raises:
         GateError: the engine does not answer as its source did; nothing is published.
@@ -46,6 +53,7 @@ def build(folder: Path, say: Say) -> Artifact:
         raise PenstockError(
             f"{found.folder}: is a {receipt.format} artifact without a build recipe; --format trt leaves one"
         )
+    recipe = Recipe.model_validate({**recipe.model_dump(), **wishes})
     with artifact.draft(_repository(found)) as draft:
         made = _built(found, recipe, draft, say)
         published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
@@ -54,7 +62,7 @@ def build(folder: Path, say: Say) -> Artifact:
 
 
 def _repository(found: Artifact) -> Path:
-    return found.folder.parent.parent
+    return found.folder.resolve().parent.parent
 
 
 def _built(found: Artifact, recipe: Recipe, draft: Path, say: Say) -> Receipt:
@@ -62,12 +70,12 @@ def _built(found: Artifact, recipe: Recipe, draft: Path, say: Say) -> Receipt:
     work = draft.parent / "work"
     work.mkdir()
     for name in found.receipt.files:
-        if name not in (MODEL_FILE, evidence.EVIDENCE):
+        if name != MODEL_FILE:
             shutil.copyfile(found.folder / name, draft / name)
     facts = build_engine(draft / GRAPH_FILE, recipe, draft / MODEL_FILE, work)
     shutil.rmtree(work)
     say(f"{found.receipt.name}: engine built in {facts['seconds']:.1f} s by {facts['tool']}")
-    kept = {name: fact for name, fact in found.receipt.build.items() if name not in ("deferred", "tool")}
+    kept = {name: fact for name, fact in found.receipt.build.items() if name not in _OF_ONE_BUILD}
     update = {"model_file": MODEL_FILE, "hardware": hardware(facts), "build": {**kept, **facts}}
     return found.receipt.model_copy(update={**update, "files": artifact.digests(draft)})
 
@@ -80,17 +88,24 @@ def _first_run(found: Artifact, made: Receipt, draft: Path, say: Say) -> Receipt
         trial.attempt(made.runtime, draft / MODEL_FILE, made.signature)
         held = _evidence(found)
         verification = _proven(Artifact(draft, made), held)
-        half = _repository(found) / f"{made.name.removesuffix(made.precision)}fp16"
-        few = take(held.rows.inputs, slice(_TIMED_ROWS))
-        timed, slow = speed.of_engine(draft / MODEL_FILE, made.signature, made.precision, half, few)
-        if slow is not None:
-            say(f"{made.name}: {slow}")
+        timed = _timed(found, made, draft / MODEL_FILE, held, say)
     else:
         say(f"note: the engine was not run: {reason}")
-        if (found.folder / evidence.EVIDENCE).is_file():
-            shutil.copyfile(found.folder / evidence.EVIDENCE, draft / evidence.EVIDENCE)
+        verification = verification.model_copy(update={"engine_run": False})
     build = {**made.build, **timed, "verify_s": round(time.perf_counter() - started, 3)}
     return made.model_copy(update={"verification": verification, "build": build, "files": artifact.digests(draft)})
+
+
+def _timed(
+    found: Artifact, made: Receipt, path: Path, held: Evidence, say: Say, device: str = "cpu"
+) -> dict[str, tuple[float, ...]]:
+    """What the receipt says of an int8 or fp8 engine's speed beside fp16's."""
+    half = _repository(found) / f"{made.name.removesuffix(made.precision)}fp16"
+    few = take(held.rows.inputs, slice(_TIMED_ROWS))
+    timed, said = speed.of_engine(path, made.signature, made.precision, half, few, device)
+    if said is not None:
+        say(f"{made.name}: {said}")
+    return timed
 
 
 def complete(folder: Path, say: Say, device: str = "cpu") -> None:
@@ -103,8 +118,10 @@ def complete(folder: Path, say: Say, device: str = "cpu") -> None:
     found = replay.opened(folder, say, device)
     receipt = found.receipt
     trial.attempt(receipt.runtime, found.model_path, receipt.signature, device)
-    verification = _proven(found, _evidence(found), device)
-    completed = receipt.model_copy(update={"verification": verification})
+    held = _evidence(found)
+    verification = _proven(found, held, device)
+    timed = _timed(found, receipt, found.model_path, held, say, device)
+    completed = receipt.model_copy(update={"verification": verification, "build": {**receipt.build, **timed}})
     write_whole(found.folder / artifact.RECEIPT, completed.to_json().encode())
     say(f"the engine's first run is in the receipt: {replay.describe(Artifact(found.folder, completed))}")
 

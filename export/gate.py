@@ -59,6 +59,7 @@ def verify(
     Raises:
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
+    runner.settled()  # what is proven is what will be served
     return tuple(worst(_passed(_examined(runner, rows, expected, limits, batch, columns))))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock import artifact, runtimes, timing
 from penstock.errors import PenstockError
-from penstock.runtimes import Runner
+from penstock.runtimes import InstanceDead, Runner
 from penstock.signature import Signature
 from penstock.timing import Cell
 
@@ -32,7 +32,7 @@ def against(low: Runner, full: Runner, signature: Signature, inputs: dict[str, A
 
 
 def of_engine(
-    path: Path, signature: Signature, precision: str, half: Path, inputs: dict[str, Any]
+    path: Path, signature: Signature, precision: str, half: Path, inputs: dict[str, Any], device: str = "cpu"
 ) -> tuple[dict[str, tuple[float, ...]], str | None]:
     """How many times as fast as fp16's an int8 or fp8 engine runs here, for a receipt, and what there is to say of it.
 
@@ -42,18 +42,18 @@ def of_engine(
         precision: its own; nothing is measured of others.
         half: where fp16's artifact may lie.
         inputs: a few rows of each input.
+        device: the GPU.
     """
     if not precision.startswith(("int8", "fp8")):
         return {}, None
     try:
         held = artifact.read(half)
         if held.receipt.signature != signature:
-            raise PenstockError(f"{half}: has another signature")
-        full = held.load()
-    except PenstockError:
-        return {}, f"note: its speed was not compared with fp16's: no such engine that runs here is at {half}"
-    with full, runtimes.load("tensorrt", path, signature) as low:
-        found = against(low, full, signature, inputs)
+            raise PenstockError(f"{half} is of another signature")
+        with held.load(device=device) as full, runtimes.load("tensorrt", path, signature, device=device) as low:
+            found = against(low, full, signature, inputs)
+    except (PenstockError, InstanceDead) as error:
+        return {}, f"note: its speed was not compared with fp16's: {error}"
     slow = f"note: {precision} is slower than fp16 on this GPU: {found[0]:.2f} times as fast"
     return {"speed_vs_fp16": tuple(round(value, 3) for value in found)}, slow if found[0] < _AS_FAST else None
 

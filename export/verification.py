@@ -47,7 +47,7 @@ def verify(
         GateError: it does not answer as the checkpoint does.
         PenstockError: it is damaged, cannot run here, or the checkpoint is of another contract.
     """
-    found = opened(folder, say)
+    found = opened(folder, say, device)
     receipt = found.receipt
     origin = _source(found, against, _override(receipt.source, model, allow_pickle), say)
     given = None if data is None else datasets.read(data, receipt.preprocess, receipt.labels)

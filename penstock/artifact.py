@@ -106,9 +106,11 @@ class Artifact:
             return None
         if self.receipt.runtime != "tensorrt":
             return f"{reason}; it was made for {self.receipt.hardware}: copy it there, and penstock verify proves it"
+        number = device.partition(":")[2]
+        first = f"CUDA_VISIBLE_DEVICES={number} " if number not in ("", "0") else ""
         return (
-            f"{reason}; it was made for {self.receipt.hardware}; to rebuild it for another machine, run there: "
-            f"{rebuild_command(self.receipt)}"
+            f"{reason}; it was made for {self.receipt.hardware}; to build it for another GPU, copy the folder to that "
+            f"machine, and run there: {first}{rebuild_command(self)}"
         )
 
     def load(self, *, device: str = "cpu", threads: int | None = None, callers: int | None = None) -> Runner:
@@ -133,8 +135,12 @@ class Artifact:
         )
 
 
-def rebuild_command(receipt: Receipt) -> str:
-    """The command that exports an artifact anew."""
+def rebuild_command(found: Artifact) -> str:
+    """The command that makes an artifact anew: an engine from the graph beside it, all else from its checkpoint."""
+    receipt = found.receipt
+    if receipt.format == "trt" and "recipe" in receipt.build:
+        home = found.folder.parent if found.folder.name == str(receipt.version) else found.folder
+        return shlex.join(["penstock", "build", str(home)])
     words = ["penstock", "export", "--format", receipt.format, "--precision", receipt.precision]
     return shlex.join([*words, *receipt.source.options, receipt.source.checkpoint])
 

@@ -373,15 +373,35 @@ def export(
 
 @app.command()
 def build(
-    artifact: Annotated[Path, typer.Argument(help="An artifact of `penstock export --format trt --defer`.")],
+    artifact: Annotated[Path, typer.Argument(help="An artifact of `penstock export --format trt`.")],
+    trt_flavor: Annotated[str | None, typer.Option(help="Instead of the recipe's: tensorrt or tensorrt-rtx.")] = None,
+    workspace: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's, MiB.")] = None,
+    builder_level: Annotated[int | None, typer.Option(min=0, max=5, help="Instead of the recipe's, 0 to 5.")] = None,
+    hardware_compat: Annotated[
+        str | None, typer.Option(help="Instead of the recipe's: none, ampere+, same-cc.")
+    ] = None,
+    build_limit: Annotated[
+        float | None, typer.Option(min=1, max=86_400, help="Instead of the recipe's, seconds.")
+    ] = None,
 ) -> None:
-    """Build the engine of a deferred artifact, run it against its source's answers, and publish it as the next version.
+    """Build an engine from the graph and recipe in an artifact, deferred or built elsewhere, for this machine.
 
-    Example: `penstock build models/digits-trt-fp16`
+    It is run against its source's answers, and published as the next version.
+
+    Examples: `penstock build models/digits-trt-fp16` · `penstock build models/digits-trt-fp16 --builder-level 5`
     """
     deferred = _stage("penstock.export.deferred", "export")
+    given = {
+        "flavor": trt_flavor and trt_flavor.replace("-", "_"),
+        "workspace_mb": workspace,
+        "level": builder_level,
+        "hardware_compat": hardware_compat,
+        "limit_s": build_limit,
+    }
+    asked = {field: value for field, value in given.items() if value is not None}
+    _stage("penstock.export.engine.recipe", "export").wishes(**asked)
     with _working("building"):
-        deferred.build(artifact, _say)
+        deferred.build(artifact, _say, **asked)
 
 
 @app.command()
@@ -531,9 +551,9 @@ def bench(
         data=data,
     )
     result = measure.measure(paths, plan, reference)
-    report.show(result)
     if json is not None:
         report.write_json(result, json)
+    report.show(result)
 
 
 @app.command()

@@ -63,10 +63,22 @@ def number(device: str) -> int:
 
 
 def count() -> int:
-    """How many NVIDIA GPUs can be used; 0 without a driver or cuda-bindings."""
+    """How many NVIDIA GPUs can be used; 0 where `problem` says why."""
     with suppress(CudaError, PenstockError):
         return int(call("cudaGetDeviceCount"))
     return 0
+
+
+def problem() -> str | None:
+    """Why no NVIDIA GPU can be used here, or None."""
+    try:
+        call("cudaGetDeviceCount")
+    except PenstockError:
+        return "cuda-bindings is not installed: pip install cuda-bindings"
+    except CudaError as error:
+        # Without a driver CUDA calls it insufficient.
+        return f"CUDA answers {error}" if _driver() else "none was found on this machine"
+    return None if count() else "none was found on this machine"
 
 
 def facts(device: int = 0) -> dict[str, Any] | None:

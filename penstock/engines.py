@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,10 @@ INSTALL = (
     "pip install tensorrt (on a machine with an NVIDIA GPU), or pip install 'penstock[trt-rtx]' "
     "(TensorRT for RTX, which builds without a GPU)"
 )
-# Hopper, which TensorRT for RTX does not know.
-_NOT_RTX = "9.0"
+# The compute capabilities that TensorRT for RTX runs on: these, and all from `_RTX_FROM` on.
+_RTX, _RTX_FROM = ((8, 0), (8, 6), (8, 9)), (12, 0)
+# The first that computes in fp8.
+_FP8_FROM = (8, 9)
 
 
 def flavor_of(wanted: str | None = None, *, build: bool = False) -> tuple[str, ModuleType]:
@@ -32,14 +35,26 @@ def flavor_of(wanted: str | None = None, *, build: bool = False) -> tuple[str, M
     """
     found = [(name, module) for name in ([wanted] if wanted else FLAVORS) if (module := _imported(name)) is not None]
     if not found:
-        raise PenstockError(f"a TensorRT engine needs {wanted or 'TensorRT'}, which is not installed: {INSTALL}")
-    if build and found[0][0] == "tensorrt" and not cuda.count():
+        broken = "; ".join(said for name in ([wanted] if wanted else FLAVORS) if (said := _broken(name)))
+        raise PenstockError(
+            f"a TensorRT engine needs {wanted or 'TensorRT'}, which {broken or f'is not installed: {INSTALL}'}"
+        )
+    if build and found[0][0] == "tensorrt" and (why := cuda.problem()) is not None:
         if len(found) > 1:
             return found[1]
-        raise PenstockError(
-            f"TensorRT builds engines on a machine with an NVIDIA GPU alone, and finds none here: {INSTALL}"
-        )
+        raise PenstockError(f"TensorRT builds engines on a machine with an NVIDIA GPU alone; {why}: {INSTALL}")
     return found[0]
+
+
+def _broken(flavor: str) -> str:
+    """How a TensorRT that is installed fails to load, or nothing where there is none."""
+    for name in FLAVORS[flavor]:
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                return f"is installed as {name} and does not load: {error}"
+    return ""
 
 
 def _imported(flavor: str) -> ModuleType | None:
@@ -62,7 +77,7 @@ def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:
     No TensorRT of its flavor, another version, no such GPU, or one that it was not built for.
     """
     if "recipe" in build and build.get("deferred"):
-        return "the engine has not been built yet: penstock build finishes it on the machine that is to run it"
+        return "the engine has not been built yet"
     if build.get("flavor", "tensorrt") not in FLAVORS:
         return f"the engine is of {build['flavor']!r}, and this penstock knows {', '.join(FLAVORS)}"
     try:
@@ -73,7 +88,7 @@ def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:
     if here is None and device and (there := cuda.count()):
         return f"--device cuda:{device}: this machine has {there} GPU{'s' if there > 1 else ''}, the first is cuda:0"
     if here is None:
-        return "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; none was found on this machine"
+        return f"a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; {cuda.problem()}"
     return _other_version(wanted, str(build.get("version", "")), trt.__version__) or _other_gpu(wanted, build, here)
 
 
@@ -85,10 +100,17 @@ def _other_version(flavor: str, built: str, here: str) -> str | None:
 
 def _other_gpu(flavor: str, build: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
     capability, mine = str(build.get("compute_capability") or ""), here["compute_capability"]
+    recipe = build.get("recipe") or {}
     if flavor == "tensorrt_rtx":
-        why = f"TensorRT for RTX does not run on compute capability {mine}, which this machine's {here['gpu']} has"
-        return why if mine == _NOT_RTX else None
-    compat = (build.get("recipe") or {}).get("hardware_compat", "none")
+        whose = f"compute capability {mine}, which this machine's {here['gpu']} has"
+        if _numbers(mine) not in _RTX and _numbers(mine) < _RTX_FROM:
+            return f"TensorRT for RTX does not run on {whose}"
+        return (
+            f"fp8 is not computed on {whose}"
+            if recipe.get("precision") == "fp8" and _numbers(mine) < _FP8_FROM
+            else None
+        )
+    compat = recipe.get("hardware_compat", "none")
     if (
         not capability
         or (compat == "ampere+" and _numbers(mine) >= (8, 0))
@@ -110,3 +132,26 @@ def _other_gpu(flavor: str, build: Mapping[str, Any], here: Mapping[str, Any]) -
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def log(trt: Any) -> Any:
+    """A logger of TensorRT's that keeps `errors` and `warnings`, and tells the last `reason()`."""
+
+    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.warnings: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity <= trt.ILogger.ERROR:
+                self.errors.append(message.strip()[:500])
+            elif severity == trt.ILogger.WARNING:
+                self.warnings.append(message.strip()[:300])
+
+        def reason(self) -> str:
+            """The last errors, without those of a machine that has no GPU, on which it can build all the same."""
+            told = [error for error in self.errors if "cudaError 35" not in error]
+            return "; ".join(told[-2:]) or "it gives no reason"
+
+    return Log()

@@ -82,6 +82,7 @@ def measure(work: Sequence[tuple[Runner, dict[str, Any], Cell]], seconds: float,
 
 
 def _warm_up(runner: Runner, fed: dict[str, Any]) -> None:
+    runner.settled()
     end = time.perf_counter() + WARMUP_S
     runs = 0
     while runs < WARMUP_RUNS or time.perf_counter() < end:

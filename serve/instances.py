@@ -10,59 +10,68 @@ from penstock.runtimes import InstanceDead, Runner
 
 
 class RunnerBatches:
-    """A runner as the scheduler wants it: the rows of its items are run as one batch.
+    """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too."""
 
-    Args:
-        runner: it.
-        close: gives it back, where others use it too.
-        died: told that it will not answer again.
-    """
-
-    def __init__(
-        self, runner: Runner, close: Callable[[], None] | None = None, died: Callable[[], None] | None = None
-    ) -> None:
-        self._runner, self._close, self._died = runner, close or runner.close, died
+    def __init__(self, runner: Runner, shared: Shared | None = None) -> None:
+        self._runner, self._shared, self._closed = runner, shared, False
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:
             return self._runner.run_together(items)
         except InstanceDead:
-            if self._died is not None:
-                self._died()
+            if self._shared is not None:
+                self._shared.retire(self._runner)
+            raise
+        except RuntimeError:
+            if self._shared is not None and not self._shared.holds(self._runner):
+                raise InstanceDead("its engine died under another instance") from None
             raise
 
     def close(self) -> None:
-        self._close()
+        if self._closed:
+            return
+        self._closed = True
+        if self._shared is None:
+            self._runner.close()
+        else:
+            self._shared.leave(self._runner)
 
 
 class Shared:
     """One runner for several instances: loaded for the first, closed with the last.
 
-    One that died is out of use: whoever comes next is given another.
+    One that died is closed at once, so that there is room for the next, which whoever comes then is given.
     """
 
     def __init__(self, load: Callable[[], Runner]) -> None:
         self._load, self._lock = load, threading.Lock()
         self._runner: Runner | None = None
-        self._users: dict[Runner, int] = {}
+        self._users = 0
 
     def make(self) -> RunnerBatches:
         with self._lock:
-            runner = self._runner = self._load() if self._runner is None else self._runner
-            self._users[runner] = self._users.get(runner, 0) + 1
-        return RunnerBatches(runner, lambda: self._leave(runner), lambda: self._retire(runner))
+            if self._runner is None:
+                self._runner, self._users = self._load(), 0
+            self._users += 1
+            return RunnerBatches(self._runner, self)
 
-    def _retire(self, runner: Runner) -> None:
-        with self._lock:
-            if self._runner is runner:
-                self._runner = None
+    def holds(self, runner: Runner) -> bool:
+        """Whether it is the one in use."""
+        return self._runner is runner
 
-    def _leave(self, runner: Runner) -> None:
+    def leave(self, runner: Runner) -> None:
         with self._lock:
-            self._users[runner] -= 1
-            last = not self._users[runner]
-            if last:
-                del self._users[runner]
-                self._runner = None if self._runner is runner else self._runner
-        if last:
-            runner.close()
+            if self._runner is not runner:
+                return
+            self._users -= 1
+            if self._users:
+                return
+            self._runner = None
+        runner.close()
+
+    def retire(self, runner: Runner) -> None:
+        with self._lock:
+            if self._runner is not runner:
+                return
+            self._runner = None
+        runner.close()

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock import artifact, runtimes, trial
 from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.receipt import Receipt
 from penstock.replay import replay
-from penstock.runtimes import Runner
+from penstock.runtimes import Runner, rows_of
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.metrics import Metrics
@@ -97,18 +99,26 @@ class Model:
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
         alone = self.receipt is not None and bool(self.receipt.build.get("rows_share_scales"))
         key: Any = object() if alone else tuple(array.shape[1:] for array in inputs.values())
-        parts = [take(inputs, slice(start, start + most)) for start in range(0, rows, most)]
+        parts = [take(inputs, part) for part in _parts(rows, most, self.signature.min_batch)]
         submits = [
-            self.scheduler.submit(part, rows=min(most, rows - index * most), key=key, timeout_s=wait, priority=priority)
-            for index, part in enumerate(parts)
+            self.scheduler.submit(part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority)
+            for part in parts
         ]
         if len(submits) == 1:
             return dict(await submits[0])
-        return join(await _all(submits))
+        return take(join(await _all(submits)), slice(rows))
 
     @property
     def ready(self) -> bool:
         return self.scheduler.healthy
+
+
+def _parts(rows: int, most: int, least: int) -> list[Any]:
+    """The rows of each batch that a request takes; the last has its last row over again where it would be too few."""
+    found: list[Any] = [slice(start, min(start + most, rows)) for start in range(0, rows, most)] or [slice(0)]
+    if len(found) > 1 and 0 < (last := rows - found[-1].start) < least:
+        found[-1] = np.minimum(np.arange(found[-1].start, rows - last + least), rows - 1)
+    return found
 
 
 async def _all(submits: list[Any]) -> list[dict[str, Any]]:

@@ -23,6 +23,18 @@ from penstock.export.engine.recipe import Recipe
 from penstock.trial import python_command
 
 _KIND = "timing"
+# The precisions that TensorRT 8 does not have.
+NEW = ("bf16", "fp8")
+
+
+def refuse_new(trt: Any, precision: str) -> None:
+    """See that a TensorRT has a precision.
+
+    Raises:
+        PenstockError: it is too old.
+    """
+    if precision in NEW and not engines.strongly_typed(trt):
+        raise PenstockError(f"--precision {precision}: TensorRT {trt.__version__} has none; 10.12 and later do")
 
 
 def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]:
@@ -41,6 +53,7 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
         PenstockError: no TensorRT here can build, it refuses the graph, dies of it, or takes longer than allowed.
     """
     flavor, trt = engines.flavor_of(recipe.flavor, build=True)
+    refuse_new(trt, recipe.precision)
     recipe = recipe.model_copy(update={"flavor": flavor})
     gpu = cuda.facts() or {}
     # All that a tactic's time may hang on; TensorRT itself refuses a cache of another version or GPU.
@@ -98,7 +111,11 @@ def _killed_in_time(graph: Path, recipe: Recipe, cached: Path, plan: Path) -> It
     words = (str(graph), recipe.model_dump_json(), str(cached), str(plan))
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = _Builder(
-            python_command("penstock.export.engine.builder", *words), stdout=subprocess.PIPE, stderr=errors, text=True
+            python_command("penstock.export.engine.builder", *words),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
         )
 
         def late() -> None:
@@ -160,6 +177,8 @@ def _failure(told: dict[str, Any], process: _Builder, name: str, graph: Path, re
     if code < 0:
         last = (process.errors.strip().splitlines() or [""])[-1][:300]
         died = signal.Signals(-code).name
+        if died == "SIGKILL":
+            return f"{name}'s process was killed, as it is where memory runs out; --batch gives it less to hold"
         return f"{name} dies of the graph ({died}{': ' + last if last else ''}); {remedies.ELSEWHERE}"
     last = (process.errors.strip().splitlines() or [f"exit code {code}"])[-1][:300]
     return f"{name} cannot build the engine: {last}"

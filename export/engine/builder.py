@@ -5,16 +5,23 @@ TensorRT may take minutes, gigabytes or the process down; none of this is to hap
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.engines import flavor_of, strongly_typed
+from penstock.engines import log as engine_log
 from penstock.export.engine.recipe import LATER_FILE, Recipe
 
+# Linux: the signal that a process gets when its parent dies.
+_PDEATHSIG = 1
 # Layers that only move numbers compute in no precision; constraining them would cost copies.
 _MOVE = (
     "CONSTANT",
@@ -32,9 +39,21 @@ _MOVE = (
 _ALLOWED = {"fp32": (), "tf32": ("TF32",), "fp16": ("FP16",), "int8": ("INT8",), "int8-fp16": ("INT8", "FP16")}
 
 
+_told = 1
+
+
 def tell(**facts: Any) -> None:
-    """A line for who asked."""
-    print(json.dumps(facts), flush=True)
+    """A line for who asked, on what was stdout."""
+    os.write(_told, f"{json.dumps(facts)}\n".encode())
+
+
+def _alone() -> None:
+    """Keep what libraries print out of the lines that are told, and end with whoever asked."""
+    global _told
+    _told = os.dup(1)
+    os.dup2(2, 1)
+    with suppress(OSError, AttributeError):  # where there is no such call, ^C and the limit end it still
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
 
 
 class Refused(Exception):
@@ -57,7 +76,7 @@ def build(graph: Path, recipe: Recipe, cached: Path, plan: Path) -> dict[str, An
         Refused: the parser or the builder refuses the graph.
     """
     flavor, trt = flavor_of(recipe.flavor)
-    log = _log(trt)
+    log = engine_log(trt)
     builder = trt.Builder(log)
     creation = trt.NetworkDefinitionCreationFlag
     wanted = [name for name in ("EXPLICIT_BATCH", "STRONGLY_TYPED") if hasattr(creation, name)]
@@ -174,27 +193,6 @@ def _error(error: Any) -> dict[str, Any]:
     return {"code": str(error.code()).rpartition(".")[2], "desc": error.desc(), "node": error.node(), **named}
 
 
-def _log(trt: Any) -> Any:
-    class Log(trt.ILogger):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.errors: list[str] = []
-            self.warnings: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity <= trt.ILogger.ERROR:
-                self.errors.append(message.strip()[:500])
-            elif severity == trt.ILogger.WARNING:
-                self.warnings.append(message.strip()[:300])
-
-        def reason(self) -> str:
-            """The last errors, without those of a machine that has no GPU, on which it can build all the same."""
-            told = [error for error in self.errors if "cudaError 35" not in error]
-            return "; ".join(told[-2:]) or "it gives no reason"
-
-    return Log()
-
-
 def _monitor(trt: Any) -> Any:
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined]
         """Tells of outermost phases alone: those inside them come and go by the hundred."""
@@ -220,6 +218,7 @@ def _monitor(trt: Any) -> Any:
 
 
 if __name__ == "__main__":
+    _alone()
     try:
         made = build(Path(sys.argv[1]), Recipe.model_validate_json(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
         tell(done=made)

@@ -44,7 +44,7 @@ def wishes(**given: Any) -> Wishes:
         ("--trt-flavor", "flavor", (None, "tensorrt", "tensorrt_rtx")),
         ("--hardware-compat", "hardware_compat", ("none", "ampere+", "same-cc")),
     ):
-        if given.get(field) not in choices:
+        if field in given and given[field] not in choices:
             named = ", ".join(choice.replace("_", "-") for choice in choices if choice)
             raise PenstockError(f"{option} {given[field]!r}: must be one of {named}")
     return Wishes(**given)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from penstock import engines
 from penstock.errors import PenstockError, require
 from penstock.export import graph as graphs
 from penstock.export import protos
-from penstock.export.engine.build import build, hardware
+from penstock.export.engine.build import NEW as _NEW
+from penstock.export.engine.build import build, hardware, refuse_new
+from penstock.export.engine.old_parser import OLD_OPSET, for_old_parser
 from penstock.export.engine.recipe import GRAPH_FILE, LATER_FILE, MODEL_FILE, Recipe, profiles
 from penstock.export.formats import Built, Options, Source
 from penstock.export.limits import WHOLE
@@ -23,9 +22,6 @@ from penstock.export.quiet import quiet
 from penstock.export.sharing import share_weights
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
-_NEW = ("bf16", "fp8")
-# The last that TensorRT 8's parser reads whole; every later one reads it too.
-OLD_OPSET = 17
 
 
 def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
@@ -75,61 +71,14 @@ def _write(graph: Any, folder: Path, name: str) -> Path:
 def _check(trt: Any, old: bool, options: Options) -> None:
     """See that this TensorRT takes the opset and holds the precision; where none is asked yet, it may be an old one."""
     if trt is None:
+        if options.opset not in (None, OLD_OPSET) and options.precision not in _NEW:
+            raise PenstockError(
+                f"--opset {options.opset}: what --defer leaves may meet TensorRT 8, which reads opset {OLD_OPSET} alone"
+            )
         return
     if old and options.opset not in (None, OLD_OPSET):
         raise PenstockError(f"--opset {options.opset}: TensorRT {trt.__version__} reads opset {OLD_OPSET} alone")
-    if old and options.precision in _NEW:
-        raise PenstockError(f"--precision {options.precision}: TensorRT {trt.__version__} has none; 10.12 and later do")
-
-
-def for_old_parser(graph: Any) -> Any:
-    """The graph at `OLD_OPSET`, as TensorRT 8's parser reads it.
-
-    A later ReduceMean has its axes in an input, which that parser passes over: it would reduce every axis. Of a Shape
-    it passes over where that starts and ends, and gives the whole. A pair after a mean over pixels it pulls before that
-    mean, which it has in int8 as a pool alone.
-    """
-    made = at_opset(graph, OLD_OPSET)
-    made = protos.copied(made) if made is graph else made
-    inferred = protos.onnx_package().shape_inference.infer_shapes(protos.unloaded(made)[0]).graph
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in (*inferred.value_info, *inferred.input)}
-    for inner in protos.graphs_in(made.graph):
-        for node in inner.node:
-            _as_pool(node, ranks)
-        nodes = [part for node in inner.node for part in _whole_shape(node)]
-        nodes = [protos.copied(node) for node in nodes]
-        del inner.node[:]
-        inner.node.extend(nodes)
-    return made
-
-
-def _as_pool(node: Any, ranks: dict[str, int]) -> None:
-    """Make a mean over the pixels of pictures, of rank 4, the pool that it is."""
-    held = {attribute.name: attribute for attribute in node.attribute}
-    if node.op_type != "ReduceMean" or "axes" not in held or ranks.get(node.input[0]) != 4:
-        return
-    kept = held["keepdims"].i if "keepdims" in held else 1
-    if kept and sorted(axis % 4 for axis in held["axes"].ints) == [2, 3]:
-        node.op_type = "GlobalAveragePool"
-        del node.attribute[:]
-
-
-def _whole_shape(node: Any) -> Iterator[Any]:
-    """A Shape that takes a part of it as one of the whole, and a Slice; any other node as it is."""
-    held = {attribute.name: attribute.i for attribute in node.attribute}
-    if node.op_type != "Shape" or not held:
-        yield node
-        return
-    onnx = protos.onnx_package()
-    name, result = node.name or node.output[0], node.output[0]
-    ends = {"starts": held.get("start", 0), "ends": held.get("end", np.iinfo(np.int64).max), "axes": 0}
-    yield onnx.helper.make_node("Shape", list(node.input), [f"{result}_whole"], name=f"{name}_whole")
-    for which, value in ends.items():
-        tensor = onnx.numpy_helper.from_array(np.array([value], np.int64))
-        yield onnx.helper.make_node("Constant", [], [f"{result}_{which}"], name=f"{name}_{which}", value=tensor)
-    yield onnx.helper.make_node(
-        "Slice", [f"{result}_whole", *(f"{result}_{which}" for which in ends)], [result], name=name
-    )
+    refuse_new(trt, options.precision)
 
 
 def rest_in_half(graph: Any) -> Any:

@@ -34,6 +34,8 @@ from penstock.synthetic import synthesize
 log = logging.getLogger(__name__)
 
 LANES = 2
+# How an engine of TensorRT for RTX begins.
+_RTX = b"vtrt"
 # Seconds that closing waits for whoever is in the runner, and between looks whether it is closed.
 _CLOSE_S, _POLL_S = 60.0, 0.5
 _MOST_SHAPES = 4096
@@ -240,24 +242,18 @@ def load(
     An engine is code: only load one whose digest its receipt vouches for.
     """
     number = cuda.number(device)
+    blob = path.read_bytes()
+    # The two must not be mixed: each is asked for its own alone.
+    flavor, trt = engines.flavor_of("tensorrt_rtx" if blob.startswith(_RTX) else "tensorrt")
+    if (why := cuda.problem()) is not None:
+        raise PenstockError(f"{path}: an engine needs an NVIDIA GPU; {why}")
+    log = engines.log(trt)
     try:
         cuda.call("cudaSetDevice", number)
+        held = trt.Runtime(log).deserialize_cuda_engine(blob)
+        if held is None:
+            raise PenstockError(f"{path}: {flavor} {trt.__version__} does not load this engine: {log.reason()}")
+        inputs, outputs = (tuple(t.name for t in tensors) for tensors in (signature.inputs, signature.outputs))
+        return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, callers)
     except cuda.CudaError as error:
-        raise PenstockError(f"--device cuda:{number}: {error}; this machine has {cuda.count()} GPUs") from None
-    blob = path.read_bytes()
-    problems = []
-    for name in engines.FLAVORS:
-        try:
-            _, trt = engines.flavor_of(name)
-        except PenstockError as error:
-            problems.append(str(error))
-            continue
-        held = trt.Runtime(trt.Logger(trt.Logger.ERROR)).deserialize_cuda_engine(blob)
-        if held is not None:
-            inputs, outputs = (tuple(t.name for t in tensors) for tensors in (signature.inputs, signature.outputs))
-            try:
-                return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, callers)
-            except cuda.CudaError as error:
-                raise PenstockError(f"{path}: {error}") from None
-        problems.append(f"{name} {trt.__version__} refuses it")
-    raise PenstockError(f"{path}: no TensorRT here loads this engine: {'; '.join(problems)}")
+        raise PenstockError(f"{path}: on cuda:{number}: {error}") from None
