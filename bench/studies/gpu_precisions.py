@@ -18,19 +18,21 @@ import torch
 import torchvision
 
 from penstock import artifact, timing
+from penstock.runtimes import BaseRunner
+from penstock.signature import Arrays
 from penstock.timing import Cell
 
 PRECISIONS, BATCHES = ("fp32", "fp16", "bf16", "int8"), (1, 8, 32, 128)
 
 
-class Bound:
+class Bound(BaseRunner):
     """A runner's session with inputs and outputs bound to buffers on the GPU, which are used again."""
 
     def __init__(self, runner: Any) -> None:
         self._session, self._names = runner._session, [tensor.name for tensor in runner.outputs]
         self._held: dict[str, Any] = {}
 
-    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: Arrays) -> dict[str, Any]:
         binding = self._session.io_binding()
         for name, array in feeds.items():
             held = self._held.get(name)
@@ -45,14 +47,14 @@ class Bound:
         return dict(zip(self._names, binding.copy_outputs_to_cpu(), strict=True))
 
 
-class Eager:
+class Eager(BaseRunner):
     """The source on the GPU, as PyTorch runs it, TF32 off."""
 
     def __init__(self, module: Any, half: bool = False) -> None:
         self._half = half
         self._module: Any = module.cuda().half() if half else module.cuda()
 
-    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: Arrays) -> dict[str, Any]:
         (array,) = feeds.values()
         x = torch.from_numpy(array).cuda()
         with torch.inference_mode():

@@ -15,18 +15,20 @@ import torch
 import torchvision
 
 from penstock import artifact, timing
+from penstock.runtimes import BaseRunner
+from penstock.signature import Arrays
 from penstock.timing import Cell
 
 BATCHES, SECONDS, ROUNDS = (1, 8), 12.0, 12
 
 
-class Eager:
+class Eager(BaseRunner):
     """The source as PyTorch runs it."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
 
-    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def run(self, feeds: Arrays) -> dict[str, Any]:
         with torch.inference_mode():
             return {"output": self._module(torch.from_numpy(feeds["image"])).numpy()}
 
