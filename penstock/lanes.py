@@ -27,8 +27,8 @@ _MOST_PREPARED = 256
 class Launch:
     """A context with its input shapes set, and once it is captured, the CUDA graph of a whole batch."""
 
-    def __init__(self, context: Any, shapes: Shapes, outputs: Shapes) -> None:
-        self.context, self.shapes, self.outputs = context, shapes, outputs
+    def __init__(self, context: Any, shapes: Shapes, outputs: Shapes, profile: int) -> None:
+        self.context, self.shapes, self.outputs, self.profile = context, shapes, outputs, profile
         self.graph: Any = None
         self.plain_s = self.captured_s = float("inf")
 
@@ -135,7 +135,7 @@ class Lane:
     def _recorded(self, shapes: Shapes, profile: int, rows: Mapping[str, Any]) -> Launch:
         context = self._engine.context(self._scratch, profile, self.stream)
         self._address(context)
-        launch = Launch(context, shapes, self._shaped(context, shapes))
+        launch = Launch(context, shapes, self._shaped(context, shapes), profile)
         for name, shape in zip(self._engine.inputs, shapes, strict=True):
             self._staged_as(name, shape)[...] = rows[name]
         # A first launch prepares what may not be recorded; the next ones tell how long it takes.
@@ -217,7 +217,7 @@ class Lane:
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
         if batch.launch is None:
-            self._enqueue(Launch(self._loose, batch.shapes, self._loosely(batch.shapes)))
+            self._enqueue(Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile))
         else:
             self._launched(batch.launch)
         self.wait()

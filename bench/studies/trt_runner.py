@@ -1,8 +1,9 @@
 """The TensorRT runner against the bare engine call: `python trt_runner.py ARTIFACT [SECONDS]`, on a GPU host.
 
-The ceiling is the engine alone, launched as a CUDA graph with its input on the GPU already; then with its copies. The
-runner is asked in three ways: a lease (its own page-locked memory, nothing copied), `run` with numpy arrays, and `run`
-from several threads at once. Rounds are interleaved. Prints a line for each, and JSON last.
+The ceiling is the engine alone, launched as a CUDA graph with its input on the GPU already: one launch at a time, and
+back to back for what overlaps; then with its copies. The runner is asked in three ways: a lease (its own page-locked
+memory, nothing copied), `run` with numpy arrays, and both from several threads at once. Rounds are interleaved. Prints
+a line for each, and JSON last.
 """
 
 from __future__ import annotations
@@ -16,19 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from penstock import artifact, cuda
+from penstock import artifact, cuda, timing
 from penstock.runtimes.tensorrt import TensorRTRunner
 
 ROUNDS = 15
 
 
-def bare(runner: TensorRTRunner, batch: int) -> Callable[[], None]:
+def bare(runner: TensorRTRunner, shapes: Any, launches: int = 1) -> Callable[[], None]:
     """The kernels alone of a captured batch, on a stream of their own."""
     engine, lane = runner._engine, runner._lanes[0]
-    shapes: Any = tuple((batch, *tensor.shape[1:]) for tensor in runner.inputs)
-    context = engine.context(lane._scratch, len(engine.profiles) - 1, lane.stream)
+    profile = lane.launches[shapes].profile
+    context = engine.context(lane._scratch, profile, lane.stream)
     for name, address in lane.buffers.items():
         context.set_tensor_address(name, address)
     for name, shape in zip(engine.inputs, shapes, strict=True):
@@ -41,17 +40,16 @@ def bare(runner: TensorRTRunner, batch: int) -> Callable[[], None]:
     graph = cuda.call("cudaGraphInstantiate", cuda.call("cudaStreamEndCapture", stream), 0)
 
     def launch() -> None:
-        cuda.call("cudaGraphLaunch", graph, stream)
+        for _ in range(launches):
+            cuda.call("cudaGraphLaunch", graph, stream)
         cuda.call("cudaStreamSynchronize", stream)
 
     launch.held = context  # type: ignore[attr-defined]
     return launch
 
 
-def ways(runner: TensorRTRunner, batch: int) -> dict[str, tuple[Callable[[], None], int]]:
+def ways(runner: TensorRTRunner, feeds: dict[str, Any]) -> dict[str, tuple[Callable[[], None], int]]:
     """Each way of asking, and how many batches a call of it answers."""
-    draw: Any = np.random.default_rng(0).standard_normal
-    feeds = {tensor.name: draw((batch, *tensor.shape[1:])).astype(tensor.dtype) for tensor in runner.inputs}
     shapes = tuple(tuple(array.shape) for array in feeds.values())
     lane = runner._lanes[0]
 
@@ -74,7 +72,8 @@ def ways(runner: TensorRTRunner, batch: int) -> dict[str, tuple[Callable[[], Non
         return work
 
     return {
-        "bare graph": (bare(runner, batch), 1),
+        "bare graph": (bare(runner, shapes), 1),
+        "bare, back to back": (bare(runner, shapes, 96), 96),
         "graph with copies": (with_copies, 1),
         "lease": (leased, 1),
         "run": (lambda: _forget(runner.run(feeds)), 1),
@@ -97,7 +96,7 @@ def main(folder: Path, seconds: float) -> None:
     runner.settled()
     figures: dict[str, Any] = {"artifact": found.receipt.name, "load_to_first_answer_s": first, **(cuda.facts() or {})}
     for batch in (1, found.receipt.signature.max_batch):
-        asked = ways(runner, batch)
+        asked = ways(runner, timing.feeds(inputs, batch))
         samples: dict[str, list[float]] = {name: [] for name in asked}
         for _ in range(ROUNDS):
             for name, (ask, count) in asked.items():
@@ -106,9 +105,9 @@ def main(folder: Path, seconds: float) -> None:
                     begun = time.perf_counter()
                     ask()
                     samples[name].append((time.perf_counter() - begun) / count)
-        base = statistics.median(samples["bare graph"])
         for name, taken in samples.items():
             middle = statistics.median(taken)
+            base = statistics.median(samples["bare, back to back" if "threads" in name else "bare graph"])
             print(
                 f"{found.receipt.name} batch {batch:4} {name:18} {1e3 * middle:8.3f} ms  {batch / middle:9.0f} rows/s  "
                 f"{base / middle:5.3f} of bare, {1e6 * (middle - base):+8.1f} us  n={len(taken)}",
