@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock import artifact, evidence, replay, runtimes, trial
 from penstock.arrays import take
 from penstock.artifact import Artifact
@@ -21,11 +23,14 @@ from penstock.export.engine import recipe as recipes
 from penstock.export.engine.build import build as build_engine
 from penstock.export.engine.build import hardware
 from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe
+from penstock.export.limits import HIDDEN_LOWER
 from penstock.files import write_whole
-from penstock.parity import worst
+from penstock.parity import Columns, Limits, small_columns, worst
 from penstock.receipt import Receipt, Verification
 
 _TIMED_ROWS = 8
+# How much further from its source than its graph an engine may be, where the budget was of labels.
+_SLACK, _MORE = 1.5, 0.02
 # What another machine's build said of itself, and the next one may not say.
 _OF_ONE_BUILD = {
     *("deferred", "tool", "flags", "layers", "seconds", "warnings", "timing_cache", "speed_vs_fp16"),
@@ -53,7 +58,14 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
         raise PenstockError(
             f"{found.folder}: is a {receipt.format} artifact without a build recipe; --format trt leaves one"
         )
-    recipe = Recipe.model_validate({**recipe.model_dump(), **wishes})
+    # How long it may take is of one machine.
+    recipe = Recipe.model_validate({**recipe.model_dump(exclude={"limit_s"}), **wishes})
+    where = found.folder.resolve()
+    if (where.name, where.parent.name) != (str(receipt.version), receipt.name):
+        raise PenstockError(
+            f"{where}: its receipt says version {receipt.version} of {receipt.name}, so it must lie in "
+            f"{receipt.name}/{receipt.version}: what is built is published beside it"
+        )
     with artifact.draft(_repository(found)) as draft:
         made = _built(found, recipe, draft, say)
         published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
@@ -126,6 +138,26 @@ def complete(folder: Path, say: Say, device: str = "cpu") -> None:
     say(f"the engine's first run is in the receipt: {replay.describe(Artifact(found.folder, completed))}")
 
 
+def _held_to(seen: Verification) -> dict[str, Limits]:
+    """What an engine must keep: the limits, or where labels were judged, which are not here, what its graph kept."""
+    if seen.accuracy is None:
+        return seen.limits
+    graph = {item.output: item for item in seen.distances}
+    return {
+        name: Limits(
+            max_error=min(limit.max_error, _SLACK * graph[name].rel_l2 + _MORE),
+            min_agreement=max(limit.min_agreement, (graph[name].agreement or 0.0) - _MORE),
+        )
+        for name, limit in seen.limits.items()
+    }
+
+
+def _small(held: Evidence) -> list[tuple[Columns, float]]:
+    """The columns that an output's norm hides, with the limit of their own that an export in lower precision has."""
+    large = {name: array for name, array in held.outputs.items() if np.abs(array).max(initial=0) > 1}
+    return [(group, HIDDEN_LOWER) for name, array in large.items() for group in small_columns(name, array)]
+
+
 def _evidence(found: Artifact) -> Evidence:
     """What the engine must answer: the evidence, or else the golden rows."""
     signature = found.receipt.signature
@@ -143,8 +175,9 @@ def _proven(found: Artifact, held: Evidence, device: str = "cpu") -> Verificatio
     batch = signature.dims[str(signature.batch)]
     try:
         with runtimes.load(receipt.runtime, found.model_path, signature, device=device) as runner:
-            distances = gate.verify(runner, Rows(held.rows.inputs, None), held.outputs, seen.limits, batch)
-            others = gate.verify_places(runner, held.places, seen.limits)
+            kept = _held_to(seen)
+            distances = gate.verify(runner, Rows(held.rows.inputs, None), held.outputs, kept, batch, _small(held))
+            others = gate.verify_places(runner, held.places, kept)
     except GateError as error:
         raise GateError(f"{receipt.name}: {error}") from None
     return seen.model_copy(

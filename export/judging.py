@@ -48,7 +48,7 @@ class Judge:
                 careful = fragile and trial.needs_care("onnxruntime", path, signature)
                 with onnxruntime.load(path, signature, careful=careful) as runner:
                     return self._ranked(runner) if self._few else self._judged(runner)
-            except MemoryError:
+            except (MemoryError, OSError):  # of the machine, and not the graph's fault
                 raise
             except Exception as error:  # a graph that a rewriter broke is one that is no good
                 return Judgement(float("inf"), None, f"it cannot be run: {last_line(error)}")

@@ -33,7 +33,7 @@ WHOLE = ("fp32", "tf32")
 _LABELLED = Limits(max_error=1.0, min_agreement=0.5)
 # What columns that an output's norm hides may be off, by their own norm: float32 kernels may approximate the tails of a
 # sigmoid; in less, small numbers may lose most of what they say, but not all of it.
-_HIDDEN, _HIDDEN_LOWER = 1e-3, 0.5
+_HIDDEN, HIDDEN_LOWER = 1e-3, 0.5
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def of_columns(precision: str, reference: Reference, accepted: float | None = No
         accepted: the error that the user accepts, if they said so.
     """
     lower = precision != "fp32"
-    least = max(_HIDDEN_LOWER if lower else _HIDDEN, accepted or 0)
+    least = max(HIDDEN_LOWER if lower else _HIDDEN, accepted or 0)
     return [
         (group, max(noises.FACTOR * noise, least))
         for group, noise in reference.noise.columns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -155,7 +156,11 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
         f"{noise:.1e} ({reference.noise.by})"
     )
     calibration = given or origin.calibration
-    if request.random_data:
+    if (
+        request.random_data
+        and request.calibration != dynamic.METHOD
+        and {"int8", "int8-fp16", "fp8"} & set(request.precisions)
+    ):
         say("note: scales are measured on RANDOM numbers, as --data random asks; the receipt says so")
         sizes = {name: dim.opt for name, dim in card.signature.dims.items()}
         calibration = synthesize(card.signature, {**sizes, str(card.signature.batch): _RANDOM_ROWS})
@@ -270,7 +275,8 @@ def _write(job: _Job, variant: str, name: str, precision: str, folder: Path, wor
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        if shutil.disk_usage(work).free < _NO_ROOM:  # a short write that the library took for a damaged file
+        # A short write that the library took for a damaged file.
+        if min(shutil.disk_usage(place).free for place in (work, tempfile.gettempdir())) < _NO_ROOM:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise PenstockError(f"{variant}: cannot be written: {first_line(error)}") from error
 

@@ -66,6 +66,12 @@ def accuracy(reference: Reference, labelled: Rows, most_lost: float) -> Accuracy
             "a budget that needs none"
         )
     source = evaluation.evaluate(TorchRunner(reference.module, reference.signature), labelled, reference.signature)
+    classes = reference.signature.outputs[0].shape[-1]
+    if isinstance(classes, int) and classes > 1 and source.accuracy <= 1 / classes:
+        raise PenstockError(
+            f"--accuracy-drop: the source itself is right on {source.accuracy:.2%} of {source.samples} labelled "
+            f"samples, no more than guessing one of {classes} classes: are the labels this model's, counted from 0?"
+        )
     data = cache.key(digest(labelled), np.ascontiguousarray(labelled.labels).tobytes())
     return Accuracy(labelled, source, most_lost, data)
 

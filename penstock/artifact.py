@@ -9,6 +9,7 @@ models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder a
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -17,9 +18,10 @@ import re
 import shlex
 import shutil
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,6 +39,8 @@ from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
 _GOLDEN_BYTES = 1 << 30
+# A draft's lock, and the seconds in which a draft without one may still get it.
+_ALIVE, _YOUNG_S = "alive", 60
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -106,6 +110,8 @@ class Artifact:
             return None
         if self.receipt.runtime != "tensorrt":
             return f"{reason}; it was made for {self.receipt.hardware}: copy it there, and penstock verify proves it"
+        if self.receipt.build.get("deferred"):
+            return f"{reason}; on the machine that is to run it: {rebuild_command(self)}"
         number = device.partition(":")[2]
         first = f"CUDA_VISIBLE_DEVICES={number} " if number not in ("", "0") else ""
         return (
@@ -235,12 +241,15 @@ def draft(output: Path) -> Iterator[Path]:
     Raises:
         PenstockError: `output` cannot be written to, or the disk is full.
     """
-    with writing("--output", output, "nothing was published"):
+    with ExitStack() as stack, writing("--output", output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
         _sweep(output)
         temporary = Path(tempfile.mkdtemp(dir=output, prefix=f"{_draft_prefix()}{os.getpid()}-"))
         try:
             temporary.chmod(0o755)
+            alive = os.open(temporary / _ALIVE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, alive)
+            fcntl.flock(alive, fcntl.LOCK_EX)
             folder = temporary / "1"
             folder.mkdir()
             yield folder
@@ -255,9 +264,27 @@ def _draft_prefix() -> str:
 def _sweep(output: Path) -> None:
     """Take away the drafts of exports on this machine that were killed before they could."""
     for path in output.glob(f"{_draft_prefix()}*-*"):
-        number = path.name.removeprefix(_draft_prefix()).partition("-")[0]
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
+        if not _lives(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _lives(path: Path) -> bool:
+    """Whether somebody holds a draft's lock; numbers of processes say nothing across containers."""
+    try:
+        held = os.open(path / _ALIVE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # it is being made, or was left by a process that died of that
+        with suppress(OSError):
+            return bool(time.time() - path.stat().st_mtime < _YOUNG_S)
+        return True
+    except OSError:
+        return True
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(held)
+    return False
 
 
 def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:

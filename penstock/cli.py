@@ -68,17 +68,18 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII must not end a command
-    # Like ^C, so that what is half-written is taken away on the way out; a server has its own way to stop.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         app(args=options.spelled_out(sys.argv[1:]))
     except PenstockError as error:
+        if _terminated:  # a library took the interrupt for a failure of what it was running
+            _end("terminated", 143, prefix="")
         _end(str(error), 2)
     except KeyboardInterrupt:
-        _end("interrupted", 130, prefix="")
+        _end("terminated" if _terminated else "interrupted", 143 if _terminated else 130, prefix="")
     except SystemExit as error:
         if error.code == 130:  # typer has met the ^C first
-            _end("interrupted", 130, prefix="")
+            _end("terminated" if _terminated else "interrupted", 143 if _terminated else 130, prefix="")
         raise
     except BrokenPipeError:
         sys.stderr.close()
@@ -89,6 +90,16 @@ def main() -> None:
         _end(f"{_shortened(str(error.filename))}: {error.strerror}" if error.filename else error.strerror, 2)
     except MemoryError as error:
         _end(f"not enough memory: {error}" if str(error) else "not enough memory; try a smaller --batch", 2)
+
+
+_terminated = False
+
+
+def _terminate(*_: object) -> None:
+    """Like ^C, so that what is half-written is taken away on the way out; a server has its own way to stop."""
+    global _terminated
+    _terminated = True
+    raise KeyboardInterrupt
 
 
 def _end(message: str, code: int, prefix: str = "error: ") -> None:

@@ -288,7 +288,9 @@ def _checked(path: Path, arrays: dict[str, NDArray[np.generic]]) -> Rows:
         raise PenstockError(f"--data {path}: holds no input arrays; name each after an input of the model")
     lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if labels is not None:
-        lengths["labels"] = len(labels) if labels.ndim == 1 else -1
+        if labels.ndim != 1:
+            raise PenstockError(f"--data {path}: labels have shape {list(labels.shape)}; they must be one for each row")
+        lengths["labels"] = len(labels)
         if not np.issubdtype(labels.dtype, np.integer):
             raise PenstockError(f"--data {path}: labels have dtype {labels.dtype}; they must be integers")
     if len(set(lengths.values())) != 1 or min(lengths.values()) < 1:

@@ -27,7 +27,7 @@ def precisions(precision: str | None, **short_forms: bool) -> tuple[str, ...]:
     if sorted(short) == ["fp16", "int8"] or short == ["best"]:
         return ("int8-fp16",)
     if len(short) > 1:
-        both = ",".join(short)
+        both = ",".join("int8-fp16" if name == "best" else name for name in short)
         raise PenstockError(
             f"--{' and --'.join(short)}: one variant has one precision; give --precision {both} for each of them"
         )

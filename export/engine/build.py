@@ -88,9 +88,9 @@ def hardware(facts: dict[str, Any]) -> str:
     if facts.get("deferred"):
         return "an NVIDIA GPU with TensorRT, once penstock build has built the engine there"
     if facts["flavor"] == "tensorrt_rtx":
-        return (
-            f"NVIDIA GPUs of compute capability 8.0, 8.6, 8.9, 12.0 and later, with TensorRT for RTX {facts['version']}"
-        )
+        low = (facts.get("recipe") or {}).get("precision") == "fp8"
+        which = "8.9, 12.0 and later" if low else "8.0, 8.6, 8.9, 12.0 and later"
+        return f"NVIDIA GPUs of compute capability {which}, with TensorRT for RTX {facts['version']}"
     compat, version = facts["recipe"].get("hardware_compat"), facts["version"]
     capability = f"compute capability {facts.get('compute_capability')}"
     kinds = {"ampere+": "NVIDIA GPUs of compute capability 8.0 and later", "same-cc": f"GPUs of {capability}"}

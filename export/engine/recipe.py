@@ -31,7 +31,7 @@ class Wishes(BaseModel):
     workspace_mb: int | None = Field(default=None, ge=1)
     level: int | None = Field(default=None, ge=0, le=5)
     hardware_compat: Compatibility = "none"
-    limit_s: float = Field(default=3600.0, gt=0)
+    limit_s: float = Field(default=3600.0, gt=0, le=86_400, allow_inf_nan=False)
 
 
 def wishes(**given: Any) -> Wishes:

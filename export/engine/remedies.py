@@ -63,8 +63,10 @@ def of_message(message: str) -> str:
     if message.startswith("--"):
         return message
     low = message.lower()
-    if "workspace" in low or "out of memory" in low or "outofmemory" in low:
-        return f"{message}; give it less to hold (--batch, --workspace MIB), or a GPU with more memory"
+    if "workspace" in low and "out of memory" not in low:
+        return f"{message}; give it more room: --workspace MIB, or none of that for all that there is"
+    if "out of memory" in low or "outofmemory" in low:
+        return f"{message}; give it less to hold (--batch), or a GPU with more memory"
     if "no implementation" in low or "could not find any implementation" in low:
         return f"{message}; try --builder-level 5, a larger --workspace, or another precision; {ELSEWHERE}"
     return f"{message}; {ELSEWHERE}"

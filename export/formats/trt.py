@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from penstock.export.engine.recipe import GRAPH_FILE, LATER_FILE, MODEL_FILE, Re
 from penstock.export.formats import Built, Options, Source
 from penstock.export.limits import WHOLE
 from penstock.export.opsets import at_opset
+from penstock.export.precision import qdq
 from penstock.export.precision.emulation import stand_in
+from penstock.export.precision.half import ForHalf
 from penstock.export.quiet import quiet
 from penstock.export.sharing import share_weights
 
@@ -37,10 +41,15 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     old = trt is None or not engines.strongly_typed(trt)
     _check(trt, old, options)
     recipe = Recipe.of(options.engine, options.precision, profiles(source.signature, options.narrower))
+    kept: set[str] | None = None
+    if options.precision == "int8-fp16" and (options.defer or not old):
+        kept = _too_large(source, work)
+        options = _judged_in_half(options, kept)
     lowered = None if options.precision in WHOLE else source.lowered(options, "tensorrt", work)
     graph = protos.copied(source.graph) if lowered is None else lowered.graph
-    if options.precision == "int8-fp16" and (options.defer or not old):
-        half = rest_in_half(graph)
+    half = None
+    if kept is not None:
+        half = rest_in_half(graph, kept)
         if options.defer:
             _write(half, folder, LATER_FILE)
         else:
@@ -58,7 +67,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         build={"opset": graphs.opset(graph), **facts, **(lowered.notes if lowered else {})},
         calibration=lowered.calibration if lowered else None,
         plan=lowered.plan if lowered else None,
-        stand_in=stand_in(graph, work) or ("onnxruntime", folder / GRAPH_FILE),
+        stand_in=stand_in(graph if half is None else half, work) or ("onnxruntime", folder / GRAPH_FILE),
     )
 
 
@@ -81,14 +90,46 @@ def _check(trt: Any, old: bool, options: Options) -> None:
     refuse_new(trt, options.precision)
 
 
-def rest_in_half(graph: Any) -> Any:
+def rest_in_half(graph: Any, without: Collection[str] = ()) -> Any:
     """An int8 graph in which all else, the scales of its pairs too, is fp16, as strong typing wants it.
 
     Inputs and outputs stay float32.
+
+    Args:
+        graph: with pairs; left as it is.
+        without: types of operators that stay float32.
     """
     convert = require("modelopt.onnx.autocast.convert", "export", "int8-fp16")
     with quiet():
-        return convert.convert_to_f16(protos.copied(graph), keep_io_types=True)
+        return convert.convert_to_f16(protos.copied(graph), keep_io_types=True, op_block_list=sorted(without))
+
+
+def _judged_in_half(options: Options, without: Collection[str]) -> Options:
+    """Options whose plan is judged with the rest in fp16, as it will be."""
+    wish = options.wish
+    if wish is None:
+        return options
+    judge, quick = wish.judge, wish.quick
+    half = f", the rest in fp16 but {sorted(without)}"
+    changed = replace(
+        wish,
+        judge=lambda graph: judge(rest_in_half(graph, without)),
+        quick=lambda graph: quick(rest_in_half(graph, without)),
+        budget=wish.budget + half,
+        ranking=wish.ranking + half,
+    )
+    return replace(options, wish=changed)
+
+
+def _too_large(source: Source, work: Path) -> set[str]:
+    """The types of operators of which one gets or makes what fp16 does not hold."""
+    if source.samples is None:
+        return set()
+    signature, graph = source.signature, qdq.named(source.graph)
+    floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"} - signature.ranges.keys()
+    rows = source.calibration or source.samples
+    unsafe = ForHalf(graph, "fp16", rows, floats, signature.min_batch, work).unsafe
+    return {node.op_type for node in graph.graph.node if node.name in unsafe}
 
 
 def _deferred(recipe: Recipe) -> dict[str, Any]:

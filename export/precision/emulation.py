@@ -16,8 +16,12 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def stand_in(graph: Any, work: Path) -> tuple[str, Path] | None:
-    """Where a graph needs emulation, the runtime and file of an emulated one."""
-    if not needed(graph):
+    """Where a graph needs emulation, or int8 pairs stand beside fp16, the runtime and file of an emulated one.
+
+    fp16 alone is emulated where it is judged, before.
+    """
+    paired = any(node.op_type == _QUANTIZE for node in graph.graph.node)
+    if not needed(graph) and not (paired and tells_more(graph)):
         return None
     return "onnxruntime", graphs.write(emulated(graph), work, "emulated.onnx")[0]
 
