@@ -79,10 +79,8 @@ def test_statistics_count_requests_rows_and_batches(client: Any, golden: tuple[A
     assert (after["name"], after["version"]) == (NAME, "1")
     assert after["inference_count"] - before["inference_count"] == 6
     assert after["execution_count"] - before["execution_count"] == 3
-    grown = {
-        key: after["inference_stats"][key]["count"] - before["inference_stats"][key]["count"]
-        for key in after["inference_stats"]
-    }
+    was, now = before["inference_stats"], after["inference_stats"]
+    grown = {key: now[key]["count"] - was[key]["count"] for key in now}
     assert grown == {
         **dict.fromkeys(("success", "queue", "compute_input", "compute_infer", "compute_output"), 3),
         **{"fail": 1, "cache_hit": 0, "cache_miss": 0},
