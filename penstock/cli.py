@@ -484,6 +484,10 @@ def serve(
     paths: Annotated[list[Path], typer.Argument(help="A repository, artifact folders, or .onnx files.")],
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
     instances: Annotated[
         int | None,
@@ -510,7 +514,7 @@ def serve(
     server = _stage("penstock.serve.server", "serve")
     server.serve(
         paths,
-        server.Address(host, port),
+        server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
             max_queue_rows=max_queue_rows,
             max_delay_ms=max_delay_ms,

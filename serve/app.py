@@ -19,29 +19,18 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.preprocess import MAX_PIXELS, BadImage
-from penstock.runtimes import InstanceDead, RejectedInput
+from penstock.preprocess import MAX_PIXELS
 from penstock.serve import compression, control, predict, protocol, replies
-from penstock.serve.errors import RequestError
+from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed, Expired, QueueFull
-from penstock.signature import SignatureMismatch
 
 log = logging.getLogger(__name__)
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
-_STATUS: dict[type[PenstockError], int] = {
-    SignatureMismatch: 400,
-    RejectedInput: 400,
-    BadImage: 400,
-    QueueFull: 503,
-    Closed: 503,
-    Expired: 504,
-}
 _PREDICT_BODY = {
     "parameters": [
         {
@@ -98,12 +87,22 @@ class Bounds:
     max_pixels: int = MAX_PIXELS
 
 
-def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds()) -> FastAPI:
+# Starts what runs beside HTTP in its event loop, and gives what stops it within seconds.
+Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
+_STOP_S = 30.0
+
+
+def create_app(
+    repository: Repository, metrics: Metrics, bounds: Bounds = Bounds(), beside: Beside | None = None
+) -> FastAPI:
     """The application that answers for `repository`; closing it drains the models."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        stop = None if beside is None else await beside()
         yield
+        if stop is not None:
+            await stop(_STOP_S)
         await repository.close()
 
     # A body is bounded, and a container may have no disk to spool it to.
@@ -122,13 +121,8 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(error: Exception) -> Response:
-    if isinstance(error, InstanceDead):
-        error = RequestError("the model's runner died over this request; it is being restarted", 503)
-    status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
-    if status >= 500 and not isinstance(error, PenstockError):
-        log.error("unexpected failure", exc_info=error)
-        return _reply({"error": "the server failed to answer; its log says why"}, 500)
-    return _reply({"error": str(error)}, status, {"Retry-After": "1"} if status == 503 else None)
+    status, message = explained(error)
+    return _reply({"error": message}, status, {"Retry-After": "1"} if status == 503 else None)
 
 
 def _add_errors(app: FastAPI) -> None:

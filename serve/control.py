@@ -64,15 +64,13 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Call
     @app.get("/v2/models/{name}/versions/{version}/config", tags=["models"])
     async def config(name: str, version: str | None = None) -> Response:
         model = find(repository, name, version)
-        file = model.receipt.model_file if model.receipt else f"{name}.onnx"
-        instances = model.limits.instances or 1
-        return reply(tritonconfig.as_dict(name, _runtime(model), file, model.signature, instances))
+        return reply(config_of(model))
 
     @app.get("/v2/models/{name}", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
     async def metadata(name: str, version: str | None = None) -> Response:
         model = find(repository, name, version)
-        platform = tritonconfig.PLATFORMS.get(_runtime(model), _runtime(model))
+        platform = tritonconfig.PLATFORMS.get(runtime_of(model), runtime_of(model))
         return reply(replies.metadata(name, model.version, model.signature, platform))
 
     @app.get("/v2/models/{name}/ready", tags=["models"])
@@ -84,7 +82,26 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Call
         return reply({"name": name, "ready": True})
 
 
-def _runtime(model: Model) -> str:
+def config_of(model: Model) -> dict[str, Any]:
+    """A model's configuration, as the protocol's extension has it."""
+    file = model.receipt.model_file if model.receipt else f"{model.name}.onnx"
+    return tritonconfig.as_dict(model.name, runtime_of(model), file, model.signature, model.limits.instances or 1)
+
+
+def refuse_parameters(given: Any) -> None:
+    """Refuse what a load request would change of a model.
+
+    Raises:
+        RequestError: there is anything.
+    """
+    if given:
+        raise RequestError(
+            f"load parameters {', '.join(sorted(given))[:80]!r} are not taken: a model is loaded as it was exported"
+        )
+
+
+def runtime_of(model: Model) -> str:
+    """The runtime that answers for a model."""
     return model.receipt.runtime if model.receipt else "onnxruntime"
 
 
@@ -103,10 +120,7 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
     @app.post("/v2/repository/models/{name}/load", tags=["repository"])
     async def load(request: Request, name: str) -> Response:
         given = (await _object(request)).get("parameters", {})
-        if given:
-            raise RequestError(
-                f"load parameters {', '.join(sorted(given))[:80]!r} are not taken: a model is loaded as it was exported"
-            )
+        refuse_parameters(given)
         await repository.load(name)
         return reply({})
 
@@ -119,16 +133,17 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
 
 def _add_settings(app: FastAPI, reply: Reply) -> None:
     @app.get("/v2/logging", tags=["settings"])
-    async def logging_settings() -> Response:
-        return reply(_settings())
+    async def logginglog_settings() -> Response:
+        return reply(log_settings())
 
     @app.post("/v2/logging", tags=["settings"])
-    async def set_logging(request: Request) -> Response:
-        _set_logging(await _object(request))
-        return reply(_settings())
+    async def change_logging(request: Request) -> Response:
+        set_logging(await _object(request))
+        return reply(log_settings())
 
 
-def _settings() -> dict[str, Any]:
+def log_settings() -> dict[str, Any]:
+    """The settings of the logging extension, as they are."""
     level = _LOG.getEffectiveLevel()
     return {
         "log_file": "",
@@ -138,8 +153,13 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _set_logging(wanted: dict[str, Any]) -> None:
-    held = _settings()
+def set_logging(wanted: dict[str, Any]) -> None:
+    """Change settings of the logging extension.
+
+    Raises:
+        RequestError: one is unknown, of another kind, or cannot be changed.
+    """
+    held = log_settings()
     for name, value in wanted.items():
         if name not in held:
             raise RequestError(f"log setting {name[:40]!r} is unknown; it must be one of {', '.join(held)}")

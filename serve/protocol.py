@@ -65,16 +65,27 @@ def decode(body: bytes, header_length: str | None, signature: Signature) -> Infe
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     _known(content, _FIELDS, "the request")
     parameters = _object(content.get("parameters", {}), "parameters")
-    for key in parameters:
-        if key.startswith("sequence_"):
-            raise RequestError(f"parameters.{key[:40]} is of a stateful model; no model here is one")
     inputs, used = _inputs(content.get("inputs"), binary)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
+    return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature)
+
+
+def asked(
+    inputs: dict[str, Any], outputs: Any, parameters: dict[str, Any], id: str | None, signature: Signature
+) -> InferRequest:
+    """A request of these inputs: its outputs and parameters read, whatever road they came by.
+
+    Raises:
+        RequestError: naming the field, the value and the rule.
+    """
+    for key in parameters:
+        if key.startswith("sequence_"):
+            raise RequestError(f"parameters.{key[:40]} is of a stateful model; no model here is one")
     return InferRequest(
         inputs=inputs,
-        outputs=_outputs(content.get("outputs"), parameters, signature),
-        id=_id(content.get("id")),
+        outputs=_outputs(outputs, parameters, signature),
+        id=id,
         timeout_s=_timeout_s(parameters.get("timeout")),
         priority=_whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31),
     )
@@ -152,8 +163,8 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
             raise RequestError(f"inputs[{index}].name is {_shown(name)}; a name has 256 characters at most")
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
-        dtype = _dtype(name, entry.get("datatype"))
-        shape = _shape(name, entry.get("shape"))
+        dtype = dtype_of(name, entry.get("datatype"))
+        shape = shape_of(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
         if "data" in entry and "binary_data_size" in parameters:
             raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
@@ -171,13 +182,15 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
     return inputs, used
 
 
-def _dtype(name: str, datatype: Any) -> str:
+def dtype_of(name: str, datatype: Any) -> str:
+    """numpy's name of an input's datatype."""
     if not isinstance(datatype, str) or datatype not in _FROM_V2:
         raise RequestError(f"datatype of input {name!r} is {_shown(datatype)}; it must be one of {', '.join(_FROM_V2)}")
     return _FROM_V2[datatype]
 
 
-def _shape(name: str, shape: Any) -> tuple[int, ...]:
+def shape_of(name: str, shape: Any) -> tuple[int, ...]:
+    """An input's shape, of sizes that can be."""
     if not isinstance(shape, list) or len(shape) > 32:
         raise RequestError(f"shape of input {name!r} is {_shown(shape)}; it must be a list of up to 32 sizes")
     sizes = tuple(_whole(size, f"shape of input {name!r}", 0, 2**40) for size in shape)

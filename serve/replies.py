@@ -32,8 +32,8 @@ def encode(
     """
     listed: list[dict[str, Any]] = []
     tail: list[Any] = []
-    for output, wanted in request.outputs.items():
-        entry, binary = _output(output, answer[output], wanted, labels)
+    for key, wanted in request.outputs.items():
+        entry, binary = output(key, answer[key], wanted, labels)
         listed.append(entry)
         if binary is not None:
             tail.append(binary)
@@ -47,7 +47,7 @@ def encode(
     return b"".join([text, *tail]), headers
 
 
-def _output(
+def output(
     name: str, answered: Any, wanted: Wanted, labels: Sequence[str] | None
 ) -> tuple[dict[str, Any], bytes | memoryview | None]:
     """An output's entry, and its bytes if they are to follow the JSON."""
