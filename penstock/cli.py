@@ -1,4 +1,4 @@
-"""The command line: `penstock train | eval | export | build | verify | inspect | diff | serve | check | bench | health`."""
+"""The command line: `penstock` train, eval, export, build, verify, inspect, diff, serve, check, bench, health."""
 
 from __future__ import annotations
 

@@ -50,20 +50,12 @@ def every() -> list[Check]:
 
 
 def _health() -> Iterator[Check]:
+    group = "health"
     for path in ("/v2/health/live", "/v2/health/ready"):
-        yield Check(
-            "health", f"GET {path} is 200 while the server is well", lambda t, p=path: _nothing(ok(t.ask("GET", p)))
-        )
-    yield Check("health", "a model's ready is 200", lambda t: _nothing(ok(t.ask("GET", f"{t.model}/ready"))))
-    yield Check(
-        "health",
-        "an unknown model's ready is 4xx",
-        lambda t: _status(t.ask("GET", "/v2/models/no-such/ready"), 400, 499),
-    )
-
-
-def _nothing(answer: Answer) -> None:
-    pass
+        yield Check(group, f"GET {path} is 200 while the server is well", _gets(path))
+    yield Check(group, "a model's ready is 200", lambda t: _status(t.ask("GET", f"{t.model}/ready")))
+    unknown = "/v2/models/no-such/ready"
+    yield Check(group, "an unknown model's ready is 4xx", lambda t: _status(t.ask("GET", unknown), 400, 499))
 
 
 def _gets(path: str) -> Try:
