@@ -1,4 +1,4 @@
-"""The command line: `penstock train | eval | export | verify | inspect | diff | serve | bench | health`."""
+"""The command line: `penstock` train, eval, export, build, verify, inspect, diff, serve, check, bench, health."""
 
 from __future__ import annotations
 
@@ -495,6 +495,10 @@ def serve(
     paths: Annotated[list[Path], typer.Argument(help="A repository, artifact folders, or .onnx files.")],
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
     instances: Annotated[
         int | None,
@@ -521,7 +525,7 @@ def serve(
     server = _stage("penstock.serve.server", "serve")
     server.serve(
         paths,
-        server.Address(host, port),
+        server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
             max_queue_rows=max_queue_rows,
             max_delay_ms=max_delay_ms,
@@ -581,6 +585,34 @@ def health(
     ready, why = health_check.ready(url, timeout_s)
     _say(why)
     if not ready:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    url: Annotated[str, typer.Argument(help="A server of the Open Inference Protocol, anybody's.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model to try things on; default: the first that takes one row of ones.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as JUnit XML.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 20.0,
+) -> None:
+    """Try a live server against the Open Inference Protocol, by extension, and with requests that nobody should send.
+
+    Exits with 1 if a check fails. What a server does not list among its extensions is skipped.
+
+    Example: `penstock check http://127.0.0.1:8000 --junit check.xml`
+    """
+    conformance = _stage("penstock.serve.conformance.run", "serve")
+    target = _stage("penstock.serve.conformance.target", "serve").connect(url, model, timeout_s)
+    verdicts = list(conformance.run(target))
+    if junit is not None:
+        conformance.write_junit(verdicts, url, junit)
+    conformance.show(verdicts, _say)
+    failed = sum(verdict.result == "failed" for verdict in verdicts)
+    passed = sum(verdict.result == "passed" for verdict in verdicts)
+    _say(f"{target.url}, on {target.name}: {passed} of {len(verdicts)} checks passed, {failed} failed")
+    if failed:
         raise typer.Exit(1)
 
 

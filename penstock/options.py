@@ -109,3 +109,10 @@ def positive(text: str, option: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
         raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to 999999")
     return int(text)
+
+
+def grpc_port(given: int | None, port: int) -> int | None:
+    """gRPC's port beside HTTP's; None is none."""
+    if given is None:
+        return port + 1 if 0 < port < 65535 else 0
+    return None if given < 0 else given

@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.signature import V2_DTYPES, Signature, Tensor
 
 # Triton's platform of each runtime.
 PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
+BACKENDS = {"onnxruntime": "onnxruntime", "torch": "pytorch", "tensorrt": "tensorrt"}
+
+
+def as_dict(name: str, runtime: str, model_file: str, signature: Signature, instances: int = 1) -> dict[str, Any]:
+    """The model's configuration as the protocol's extension has it: what Triton answers of the same folder."""
+    batching = signature.batch is not None
+    kind = "KIND_GPU" if runtime == "tensorrt" else "KIND_CPU"
+    return {
+        "name": name,
+        "platform": PLATFORMS.get(runtime, ""),
+        "backend": BACKENDS.get(runtime, runtime),
+        "runtime": "",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": signature.max_batch if batching else 0,
+        "input": [_entry(tensor, batching) for tensor in signature.inputs],
+        "output": [_entry(tensor, batching) for tensor in signature.outputs],
+        "instance_group": [{"name": name, "kind": kind, "count": instances, "gpus": [], "profile": []}],
+        "default_model_filename": model_file,
+        "parameters": {},
+        **({"dynamic_batching": {}} if batching else {}),
+    }
+
+
+def _entry(tensor: Tensor, batching: bool) -> dict[str, Any]:
+    dims = _dims(tensor, batching)
+    return {
+        "name": tensor.name,
+        "data_type": f"TYPE_{V2_DTYPES[tensor.dtype]}",
+        "dims": dims or [1],
+        **({} if dims else {"reshape": {"shape": []}}),
+    }
+
+
+def _dims(tensor: Tensor, batching: bool) -> list[int]:
+    return [size if isinstance(size, int) else -1 for size in tensor.shape[1 if batching else 0 :]]
 
 
 def render(name: str, runtime: str, model_file: str, signature: Signature) -> str:
@@ -24,7 +61,7 @@ def render(name: str, runtime: str, model_file: str, signature: Signature) -> st
 
 
 def _tensor(kind: str, tensor: Tensor, batching: bool) -> str:
-    dims = [size if isinstance(size, int) else -1 for size in tensor.shape[1 if batching else 0 :]]
+    dims = _dims(tensor, batching)
     v2 = V2_DTYPES[tensor.dtype]
     # A batched vector of numbers leaves no dimension, which Triton writes as [ 1 ] with an empty reshape.
     reshape = "" if dims else " reshape { shape: [ ] }"

@@ -19,30 +19,18 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.preprocess import MAX_PIXELS, BadImage
-from penstock.runtimes import InstanceDead, RejectedInput
-from penstock.serve import predict, protocol
-from penstock.serve.errors import RequestError
+from penstock.preprocess import MAX_PIXELS
+from penstock.serve import compression, control, predict, protocol, replies
+from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed, Expired, QueueFull
-from penstock.signature import SignatureMismatch
-from penstock.tritonconfig import PLATFORMS
 
 log = logging.getLogger(__name__)
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
-_STATUS: dict[type[PenstockError], int] = {
-    SignatureMismatch: 400,
-    RejectedInput: 400,
-    BadImage: 400,
-    QueueFull: 503,
-    Closed: 503,
-    Expired: 504,
-}
 _PREDICT_BODY = {
     "parameters": [
         {
@@ -99,12 +87,22 @@ class Bounds:
     max_pixels: int = MAX_PIXELS
 
 
-def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds()) -> FastAPI:
+# Starts what runs beside HTTP in its event loop, and gives what stops it within seconds.
+Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
+_STOP_S = 30.0
+
+
+def create_app(
+    repository: Repository, metrics: Metrics, bounds: Bounds = Bounds(), beside: Beside | None = None
+) -> FastAPI:
     """The application that answers for `repository`; closing it drains the models."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        stop = None if beside is None else await beside()
         yield
+        if stop is not None:
+            await stop(_STOP_S)
         await repository.close()
 
     # A body is bounded, and a container may have no disk to spool it to.
@@ -113,7 +111,7 @@ def create_app(repository: Repository, metrics: Metrics, bounds: Bounds = Bounds
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
     _add_health(app, repository, metrics)
-    _add_models(app, repository)
+    control.add(app, repository, _reply, find)
     _add_inference(app, repository, metrics, bounds)
     return app
 
@@ -123,13 +121,8 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(error: Exception) -> Response:
-    if isinstance(error, InstanceDead):
-        error = RequestError("the model's runner died over this request; it is being restarted", 503)
-    status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
-    if status >= 500 and not isinstance(error, PenstockError):
-        log.error("unexpected failure", exc_info=error)
-        return _reply({"error": "the server failed to answer; its log says why"}, 500)
-    return _reply({"error": str(error)}, status, {"Retry-After": "1"} if status == 503 else None)
+    status, message = explained(error)
+    return _reply({"error": message}, status, {"Retry-After": "1"} if status == 503 else None)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -169,43 +162,20 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_models(app: FastAPI, repository: Repository) -> None:
-    @app.get("/v2", tags=["models"])
-    async def server() -> Response:
-        extensions = ["binary_tensor_data", "model_repository(index)"]
-        return _reply({"name": "penstock", "version": penstock.__version__, "extensions": extensions})
-
-    @app.post("/v2/repository/index", tags=["models"])
-    async def index() -> Response:
-        return _reply(repository.index())
-
-    @app.get("/v2/models/{name}", tags=["models"])
-    @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
-    async def metadata(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
-        runtime = model.receipt.runtime if model.receipt else "onnxruntime"
-        return _reply(protocol.metadata(name, model.version, model.signature, PLATFORMS.get(runtime, runtime)))
-
-    @app.get("/v2/models/{name}/ready", tags=["models"])
-    @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
-    async def model_ready(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
-        if not model.ready:
-            return _reply({"error": f"model {name!r} has a dead instance"}, 503)
-        return _reply({"name": name, "ready": True})
-
-
 def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
     @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
     @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         async def work() -> Response:
             model = find(repository, name, version)
-            _refuse_encoded(request)
-            body = await request.body()
+            body = await _inflated(request, bounds)
             call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature)
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority)
-            content, headers = protocol.encode(name, model.version, call, answer)
+            labels = model.receipt.labels if model.receipt else None
+            content, headers = replies.encode(name, model.version, call, answer, labels)
+            if (coding := compression.wanted(request.headers.get("accept-encoding", ""))) is not None:
+                content = await asyncio.to_thread(compression.deflated, content, coding)
+                headers["Content-Encoding"] = coding
             return Response(content, headers=headers)
 
         return await _counted(name, repository, metrics, work)
@@ -214,7 +184,6 @@ def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bound
     async def predict_route(request: Request, name: str) -> Response:
         async def work() -> Response:
             model = find(repository, name)
-            _refuse_encoded(request)
             for key in request.query_params:
                 if key != "top_k":
                     raise RequestError(f"query parameter {key[:40]!r} is unknown; the only one is top_k")
@@ -254,6 +223,8 @@ def find(repository: Repository, name: str, version: str | None = None) -> Model
     if model is None:
         if name in repository.failures:
             raise RequestError(f"model {name!r} failed to load: {repository.failures[name]}", 503)
+        if name in repository.unloaded:
+            raise RequestError(f"model {name!r} has been unloaded", 404)
         served = ", ".join(sorted(repository.models)) or "none"
         raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
     if version is not None and version != str(model.version):
@@ -261,10 +232,18 @@ def find(repository: Repository, name: str, version: str | None = None) -> Model
     return model
 
 
+async def _inflated(request: Request, bounds: Bounds) -> bytes:
+    """The body, without its Content-Encoding; inflating takes milliseconds that others should not wait for."""
+    body, coding = await request.body(), request.headers.get("content-encoding", "identity")
+    if coding == "identity":
+        return body
+    return await asyncio.to_thread(compression.inflate, body, coding, bounds.max_body_bytes)
+
+
 def _refuse_encoded(request: Request) -> None:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise RequestError(f"Content-Encoding is {encoding[:40]!r}; bodies are taken uncompressed", 415)
+        raise RequestError(f"Content-Encoding is {encoding[:40]!r}; forms are taken uncompressed", 415)
 
 
 def _top_k(text: str) -> int:
@@ -276,9 +255,10 @@ def _top_k(text: str) -> int:
 async def _read_inputs(request: Request, model: Model, bounds: Bounds) -> Any:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
+        _refuse_encoded(request)
         data = await _uploaded(request)
     else:
-        data = await request.body()
+        data = await _inflated(request, bounds)
         if kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{"):
             return predict.json_inputs(model, data)
     # Decoding a picture takes milliseconds, which others on this event loop should not wait for.

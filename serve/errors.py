@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from penstock.errors import PenstockError
+from penstock.preprocess import BadImage
+from penstock.runtimes import InstanceDead, RejectedInput
+from penstock.serve.scheduler import Closed, Expired, QueueFull
+from penstock.signature import SignatureMismatch
+
+log = logging.getLogger(__name__)
 
 
 class RequestError(PenstockError):
@@ -11,3 +19,24 @@ class RequestError(PenstockError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+_STATUS: dict[type[PenstockError], int] = {
+    SignatureMismatch: 400,
+    RejectedInput: 400,
+    BadImage: 400,
+    QueueFull: 503,
+    Closed: 503,
+    Expired: 504,
+}
+
+
+def explained(error: Exception) -> tuple[int, str]:
+    """HTTP's status for a failure, and what the caller is told; what nobody expected is told to the log alone."""
+    if isinstance(error, InstanceDead):
+        error = RequestError("the model's runner died over this request; it is being restarted", 503)
+    status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
+    if status >= 500 and not isinstance(error, PenstockError):
+        log.error("unexpected failure", exc_info=error)
+        return 500, "the server failed to answer; its log says why"
+    return status, str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, Scheduler
+from penstock.serve.statistics import Statistics, Told
 from penstock.signature import Arrays, Signature
 
 
@@ -62,16 +64,27 @@ class Model:
         self.signature = signature
         self.receipt = receipt
         self.limits = limits
+        self.statistics = Statistics()
         self.scheduler = Scheduler(
             make,
             max_batch=signature.max_batch,
             max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
             instances=limits.instances or 1,
-            observer=metrics.observer(name, version),
+            observer=Told(metrics.observer(name, version), self.statistics),
         )
 
     async def infer(self, inputs: Arrays, *, timeout_s: float | None = None, priority: int = 0) -> dict[str, Any]:
+        """The outputs for a request's inputs, as `_infer` has them, counted in the model's statistics."""
+        started, answered = time.perf_counter(), False
+        try:
+            found = await self._infer(inputs, timeout_s, priority)
+            answered = True
+            return found
+        finally:
+            self.statistics.request(time.perf_counter() - started, answered=answered)
+
+    async def _infer(self, inputs: Arrays, timeout_s: float | None, priority: int) -> dict[str, Any]:
         """The outputs for a request's inputs; one of more rows than a batch holds is split and joined again.
 
         Args:

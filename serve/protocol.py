@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,30 @@ from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
 from penstock.serve.tensors import from_bytes, from_json
-from penstock.signature import V2_DTYPES, Signature, Tensor
+from penstock.signature import V2_DTYPES, Signature
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _FROM_V2 = {v2: name for name, v2 in V2_DTYPES.items()}
 _MAX_TIMEOUT_US = 3_600_000_000
+_FIELDS = ("id", "parameters", "inputs", "outputs")
+_INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
+_OUTPUT_FIELDS = ("name", "parameters")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How an output is wanted: in binary or JSON, and as how many classes of each row, 0 for the output itself."""
+
+    binary: bool = False
+    classes: int = 0
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A decoded request; `outputs` maps each wanted output to whether it is wanted in binary."""
+    """A decoded request; `outputs` are those that are wanted."""
 
     inputs: dict[str, NDArray[np.generic]]
-    outputs: dict[str, bool]
+    outputs: dict[str, Wanted]
     id: str | None
     timeout_s: float | None
     priority: int
@@ -46,28 +58,83 @@ def decode(body: bytes, header_length: str | None, signature: Signature) -> Infe
         RequestError: naming the field, the value and the rule.
     """
     text, binary = _split(body, header_length)
-    content = parse_json(text)
+    if header_length is not None and not text:
+        return _raw(binary, signature)
+    content = parse_json(text, constants=True)
     if not isinstance(content, dict):
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
+    _known(content, _FIELDS, "the request")
     parameters = _object(content.get("parameters", {}), "parameters")
     inputs, used = _inputs(content.get("inputs"), binary)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
+    return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature)
+
+
+def asked(
+    inputs: dict[str, Any], outputs: Any, parameters: dict[str, Any], id: str | None, signature: Signature
+) -> InferRequest:
+    """A request of these inputs: its outputs and parameters read, whatever road they came by.
+
+    Raises:
+        RequestError: naming the field, the value and the rule.
+    """
+    for key in parameters:
+        if key.startswith("sequence_"):
+            raise RequestError(f"parameters.{key[:40]} is of a stateful model; no model here is one")
     return InferRequest(
         inputs=inputs,
-        outputs=_outputs(content.get("outputs"), parameters, signature),
-        id=_id(content.get("id")),
+        outputs=_outputs(outputs, parameters, signature),
+        id=id,
         timeout_s=_timeout_s(parameters.get("timeout")),
         priority=_whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31),
     )
 
 
-def parse_json(text: bytes | memoryview) -> Any:
-    """JSON text as Python objects."""
+def _raw(binary: memoryview, signature: Signature) -> InferRequest:
+    """A request that is its only input's bytes, and is answered in binary: one dynamic size follows from their number.
+
+    Raises:
+        RequestError: the model has several inputs or dynamic sizes, or the bytes do not make up whole rows.
+    """
+    if len(signature.inputs) != 1:
+        raise RequestError(
+            f"{HEADER_LENGTH} is 0, and a raw request has one input; the model's are "
+            f"{', '.join(tensor.name for tensor in signature.inputs)}"
+        )
+    (tensor,) = signature.inputs
+    fixed = [size for size in tensor.shape if isinstance(size, int)]
+    row = math.prod(fixed) * np.dtype(tensor.dtype).itemsize
+    moving = len(tensor.shape) - len(fixed)
+    if moving > 1:
+        raise RequestError(
+            f"{HEADER_LENGTH} is 0, and input {tensor} has several dynamic sizes; give its shape in JSON"
+        )
+    if (moving and len(binary) % row) or (not moving and len(binary) != row):
+        raise RequestError(f"the raw request has {len(binary)} bytes; input {tensor} takes {row}{' for each' * moving}")
+    shape = tuple(size if isinstance(size, int) else len(binary) // row for size in tensor.shape)
+    array = from_bytes(tensor.name, binary, tensor.dtype, shape)
+    return InferRequest({tensor.name: array}, _outputs(None, {"binary_data_output": True}, signature), None, None, 0)
+
+
+def parse_json(text: bytes | memoryview, *, constants: bool = False) -> Any:
+    """JSON text as Python objects; with `constants` also NaN and Infinity, which Python's clients write."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise RequestError(f"the request is not valid JSON: {error}") from None
+        reason = str(error)
+    raw = bytes(text)
+    if constants and (b"NaN" in raw or b"Infinity" in raw):
+        with suppress(ValueError, RecursionError):
+            return json.loads(raw, parse_float=_finite)
+    raise RequestError(f"the request is not valid JSON: {reason}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is out of range")
+    return value
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryview]:
@@ -78,8 +145,6 @@ def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvi
     if not digits or int(header_length) > len(body):
         raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(body)}")
     length = int(header_length)
-    if length == 0:
-        raise RequestError(f"{HEADER_LENGTH} is 0; raw requests without a JSON header are not served")
     return view[:length], view[length:]
 
 
@@ -90,6 +155,7 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
     used = 0
     for index, entry in enumerate(listed):
         entry = _object(entry, f"inputs[{index}]")
+        _known(entry, _INPUT_FIELDS, f"inputs[{index}]")
         name = entry.get("name")
         if not isinstance(name, str):
             raise RequestError(f"inputs[{index}].name is {_kind(name)}; it must be a string")
@@ -97,8 +163,8 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
             raise RequestError(f"inputs[{index}].name is {_shown(name)}; a name has 256 characters at most")
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
-        dtype = _dtype(name, entry.get("datatype"))
-        shape = _shape(name, entry.get("shape"))
+        dtype = dtype_of(name, entry.get("datatype"))
+        shape = shape_of(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
         if "data" in entry and "binary_data_size" in parameters:
             raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
@@ -107,6 +173,8 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
             size = _whole(size, f"binary_data_size of input {name!r}", 0, len(binary) - used)
             inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
             used += size
+        elif "data" in entry and dtype == "float16":
+            raise RequestError(f"input {name!r} is FP16, which JSON has no numbers for; send it with binary_data_size")
         elif "data" in entry:
             inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape)
         else:
@@ -114,13 +182,15 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
     return inputs, used
 
 
-def _dtype(name: str, datatype: Any) -> str:
+def dtype_of(name: str, datatype: Any) -> str:
+    """numpy's name of an input's datatype."""
     if not isinstance(datatype, str) or datatype not in _FROM_V2:
         raise RequestError(f"datatype of input {name!r} is {_shown(datatype)}; it must be one of {', '.join(_FROM_V2)}")
     return _FROM_V2[datatype]
 
 
-def _shape(name: str, shape: Any) -> tuple[int, ...]:
+def shape_of(name: str, shape: Any) -> tuple[int, ...]:
+    """An input's shape, of sizes that can be."""
     if not isinstance(shape, list) or len(shape) > 32:
         raise RequestError(f"shape of input {name!r} is {_shown(shape)}; it must be a list of up to 32 sizes")
     sizes = tuple(_whole(size, f"shape of input {name!r}", 0, 2**40) for size in shape)
@@ -129,26 +199,33 @@ def _shape(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature) -> dict[str, bool]:
+def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature) -> dict[str, Wanted]:
     default = _flag(parameters.get("binary_data_output", False), "parameters.binary_data_output")
     names = [tensor.name for tensor in signature.outputs]
     if listed is None or listed == []:
-        return dict.fromkeys(names, default)
+        return dict.fromkeys(names, Wanted(default))
     if not isinstance(listed, list):
         raise RequestError(f"'outputs' is {_kind(listed)}; it must be a list")
-    wanted: dict[str, bool] = {}
+    wanted: dict[str, Wanted] = {}
     for index, entry in enumerate(listed):
         entry = _object(entry, f"outputs[{index}]")
+        _known(entry, _OUTPUT_FIELDS, f"outputs[{index}]")
         name = entry.get("name")
         if not isinstance(name, str) or name not in names:
             raise RequestError(f"outputs[{index}].name is {_shown(name)}; the model's outputs are {', '.join(names)}")
         if name in wanted:
             raise RequestError(f"output {name!r} is asked for twice")
         own = _object(entry.get("parameters", {}), f"parameters of output {name!r}")
-        if "classification" in own:
-            raise RequestError(f"classification of output {name!r} is not served here; POST /predict gives labels")
-        wanted[name] = _flag(own.get("binary_data", default), f"binary_data of output {name!r}")
+        count = own.get("classification", 0)
+        classes = _whole(count, f"classification of output {name!r}", 1 if "classification" in own else 0, 2**31 - 1)
+        wanted[name] = Wanted(_flag(own.get("binary_data", default), f"binary_data of output {name!r}"), classes)
     return wanted
+
+
+def _known(held: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
+    for key in held:
+        if key not in fields:
+            raise RequestError(f"field {key[:40]!r} of {where} is unknown; it must be one of {', '.join(fields)}")
 
 
 def _timeout_s(microseconds: Any) -> float | None:
@@ -196,52 +273,3 @@ def _kind(value: Any) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def encode(name: str, version: int, request: InferRequest, answer: dict[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """The body and headers of an infer response: JSON, with the outputs that were asked for in binary behind it."""
-    listed: list[dict[str, Any]] = []
-    tail: list[Any] = []
-    for output, binary in request.outputs.items():
-        array = np.ascontiguousarray(answer[output])
-        entry: dict[str, Any] = {
-            "name": output,
-            "datatype": V2_DTYPES[array.dtype.name],
-            "shape": list(answer[output].shape),
-        }
-        if binary:
-            entry["parameters"] = {"binary_data_size": array.nbytes}
-            tail.append(array.reshape(-1).view(np.uint8).data)
-        else:
-            entry["data"] = array.reshape(-1)
-        listed.append(entry)
-    content: dict[str, Any] = {"model_name": name, "model_version": str(version), "outputs": listed}
-    if request.id is not None:
-        content["id"] = request.id
-    if all(np.isfinite(entry["data"]).all() for entry in listed if "data" in entry):
-        text = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    else:  # NaN and Infinity as the clients write and read them; orjson would say null
-        text = json.dumps(content, default=lambda array: array.tolist(), separators=(",", ":")).encode()
-    if not tail:
-        return text, {"Content-Type": "application/json"}
-    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
-    return b"".join([text, *tail]), headers
-
-
-def metadata(name: str, version: int, signature: Signature, platform: str) -> dict[str, Any]:
-    """A model's metadata; -1 stands for a dynamic size."""
-    return {
-        "name": name,
-        "versions": [str(version)],
-        "platform": platform,
-        "inputs": [_tensor(tensor) for tensor in signature.inputs],
-        "outputs": [_tensor(tensor) for tensor in signature.outputs],
-    }
-
-
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "datatype": V2_DTYPES[tensor.dtype],
-        "shape": [size if isinstance(size, int) else -1 for size in tensor.shape],
-    }

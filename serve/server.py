@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import signal
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve.app import Bounds, create_app
+from penstock.serve.app import Beside, Bounds, create_app, find
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.repository import Repository, open_repository
@@ -22,10 +25,11 @@ BACKLOG = 2048
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen; port 0 takes any that is free."""
+    """Where to listen; port 0 takes any that is free. Without a `grpc_port` there is no gRPC."""
 
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
 
 
 def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, say: Callable[[str], None]) -> None:
@@ -36,7 +40,7 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
     """
     metrics = Metrics()
     listener = _bind(address)
-    with listener:
+    with listener, _kept(address) as grpc_port:
         repository = open_repository(paths, limits, metrics)
         _announce(repository, say)
         if not repository.models:
@@ -44,8 +48,9 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
+        beside = None if grpc_port is None else _beside(repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
         config = uvicorn.Config(
-            create_app(repository, metrics, bounds),
+            create_app(repository, metrics, bounds, beside),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -59,7 +64,8 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
             signal.signal(number, server.handle_exit)
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
         first = next(iter(repository.models))
-        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics)")
+        also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
+        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])
 
 
@@ -84,6 +90,53 @@ def _described(model: Model) -> str:
     )
 
 
+class _Kept:
+    """A port that is kept until gRPC, which binds its own, takes it: another server must not come between."""
+
+    def __init__(self, held: socket.socket) -> None:
+        self._held, self.number = held, int(held.getsockname()[1])
+
+    def free(self) -> int:
+        self._held.close()
+        return self.number
+
+
+@contextmanager
+def _kept(address: Address) -> Iterator[_Kept | None]:
+    if address.grpc_port is None:
+        yield None
+        return
+    with _bind(replace(address, port=address.grpc_port), "--grpc-port") as held:
+        yield _Kept(held)
+
+
+def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Bounds) -> Beside:
+    rpc = _rpc()
+
+    async def start() -> Callable[[float], Awaitable[None]]:
+        def counted(name: str, status: int, seconds: float) -> None:
+            label = name if name in repository.models else ""
+            metrics.requests.labels(label, str(status)).inc()
+            metrics.seconds.labels(label).observe(seconds)
+
+        stop: Callable[[float], Awaitable[None]] = await rpc.start(
+            repository, find, counted, address, bounds.max_body_bytes
+        )
+        return stop
+
+    return start
+
+
+def _rpc() -> Any:
+    try:
+        return importlib.import_module("penstock.serve.rpc")
+    except ModuleNotFoundError as error:
+        raise PenstockError(
+            f"gRPC needs {error.name}, which is not installed: pip install 'penstock[serve]', or serve without: "
+            "--grpc-port -1"
+        ) from None
+
+
 def _listen(listener: socket.socket, address: Address) -> None:
     try:
         listener.listen(BACKLOG)
@@ -91,19 +144,19 @@ def _listen(listener: socket.socket, address: Address) -> None:
         raise _refused(address, error) from None
 
 
-def _refused(address: Address, error: Exception) -> PenstockError:
+def _refused(address: Address, error: Exception, option: str = "--port") -> PenstockError:
     reason = getattr(error, "strerror", None) or error
     return PenstockError(
-        f"--host {address.host[:80]} --port {address.port}: cannot listen there: {reason}; choose another --port"
+        f"--host {address.host[:80]} {option} {address.port}: cannot listen there: {reason}; choose another {option}"
     )
 
 
-def _bind(address: Address) -> socket.socket:
+def _bind(address: Address, option: str = "--port") -> socket.socket:
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
     except (OSError, OverflowError, UnicodeError) as error:
-        raise _refused(address, error) from None
+        raise _refused(address, error, option) from None
     return listener

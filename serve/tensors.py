@@ -83,7 +83,8 @@ def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.gene
         if min(flat) < limits.min or max(flat) > limits.max:
             raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
-        array = np.array(flat, np.float64 if dtype.kind == "f" else dtype).astype(dtype, copy=False)
-    if dtype.kind == "f" and not np.isfinite(array).all():
+        given = np.array(flat, np.float64 if dtype.kind == "f" else dtype)
+        array = given.astype(dtype, copy=False)
+    if dtype.kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
         raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s range")
     return array

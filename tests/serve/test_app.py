@@ -233,10 +233,28 @@ def test_an_image_for_a_model_without_preprocessing_is_refused_with_what_to_send
     refused(server.ask("POST", "/predict/pair", scan, PNG), 415, "no image preprocessing", '"ids"')
 
 
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_body_is_taken_as_what_it_was(server: Server, scan: bytes, coding: str, pack: Any) -> None:
+    plain = server.ask("POST", DIGITS, scan, PNG)
+    packed = server.ask("POST", DIGITS, pack(scan), {**PNG, "Content-Encoding": coding})
+    assert (packed.status, packed.body) == (plain.status, plain.body) == (200, plain.body)
+
+
 @pytest.mark.parametrize("path", [DIGITS, INFER])
-def test_a_compressed_body_is_refused(server: Server, scan: bytes, path: str) -> None:
-    headers = {**PNG, "Content-Encoding": "gzip"}
-    refused(server.ask("POST", path, gzip.compress(scan), headers), 415, "Content-Encoding is 'gzip'")
+@pytest.mark.parametrize(
+    ("coding", "body", "status", "words"),
+    [
+        ("br", b"{}", 415, "Content-Encoding is 'br'; it must be gzip, deflate or identity"),
+        ("gzip", b"{}", 400, "the body is not gzip, as Content-Encoding says"),
+        ("gzip", gzip.compress(b"{}")[:-1], 400, "the body is gzip that is cut short"),
+        ("gzip", gzip.compress(b"{}") + b"x", 400, "the body is gzip that goes on behind its end"),
+        ("deflate", zlib.compress(bytes(1 << 27)), 413, "the body inflates to over the limit of"),
+    ],
+)
+def test_a_body_that_is_not_what_its_encoding_says_is_refused(
+    server: Server, path: str, coding: str, body: bytes, status: int, words: str
+) -> None:
+    refused(server.ask("POST", path, body, {**PNG, "Content-Encoding": coding}), status, words)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +409,7 @@ def test_an_infer_request_for_the_named_version_is_answered(server: Server) -> N
         (b"{}", {"Inference-Header-Content-Length": "3"}, "Inference-Header-Content-Length is '3'"),
         (b"{}", {"Inference-Header-Content-Length": "-1"}, "Inference-Header-Content-Length is '-1'"),
         (b"{}", {"Inference-Header-Content-Length": "ten"}, "Inference-Header-Content-Length is 'ten'"),
-        (b"{}", {"Inference-Header-Content-Length": "0"}, "raw requests"),
+        (b"{}", {"Inference-Header-Content-Length": "0"}, "the raw request has 2 bytes"),
         (b"{}", {"Inference-Header-Content-Length": "0" * 5000}, "Inference-Header-Content-Length"),
     ],
 )

@@ -1,0 +1,46 @@
+"""Bodies in gzip or deflate (which is zlib's format, as in HTTP), inflated to a bound."""
+
+from __future__ import annotations
+
+import zlib
+
+from penstock.serve.errors import RequestError
+
+_WINDOW = {"gzip": 31, "deflate": 15}
+# Fast, and most of what there is to win on numbers.
+_LEVEL = 1
+
+
+def inflate(body: bytes, coding: str, most: int) -> bytes:
+    """The body as it was before its Content-Encoding.
+
+    Raises:
+        RequestError: 415 another coding, 400 it is damaged or goes on behind its end, 413 it is over `most` bytes.
+    """
+    coding = coding.strip().lower()
+    if coding in ("", "identity"):
+        return body
+    if coding not in _WINDOW:
+        raise RequestError(f"Content-Encoding is {coding[:40]!r}; it must be gzip, deflate or identity", 415)
+    stream = zlib.decompressobj(_WINDOW[coding])
+    try:
+        found = stream.decompress(body, most + 1)
+    except zlib.error as error:
+        raise RequestError(f"the body is not {coding}, as Content-Encoding says: {error}") from None
+    if len(found) > most:
+        raise RequestError(f"the body inflates to over the limit of {most} bytes (--max-body-mb)", 413)
+    if not stream.eof or stream.unused_data:
+        raise RequestError(f"the body is {coding} that {'goes on behind its end' if stream.eof else 'is cut short'}")
+    return found
+
+
+def wanted(accepted: str) -> str | None:
+    """The coding that a client asks for, by naming that one alone: a list of all it could read is no wish."""
+    accepted = accepted.strip().lower()
+    return accepted if accepted in _WINDOW else None
+
+
+def deflated(body: bytes, coding: str) -> bytes:
+    """The body in a coding."""
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW[coding])
+    return stream.compress(body) + stream.flush()

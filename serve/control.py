@@ -1,0 +1,184 @@
+"""What is asked of a server and its models beside inference: metadata, configuration, statistics, loading, logging."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+import penstock
+from penstock import tritonconfig
+from penstock.serve import protocol, replies
+from penstock.serve.errors import RequestError
+from penstock.serve.model import Model
+from penstock.serve.repository import Repository
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+    "logging",
+)
+Reply = Callable[..., Response]
+_LOG = logging.getLogger("penstock")
+# The settings of the logging extension, and the level that each lets through.
+_LEVELS = {"log_error": logging.ERROR, "log_warning": logging.WARNING, "log_info": logging.INFO}
+
+
+def add(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model]) -> None:
+    """Add the routes.
+
+    Args:
+        app: to what.
+        repository: the models.
+        reply: makes a response of what is JSON.
+        find: gives the model of a name and version, or raises.
+    """
+    _add_metadata(app, repository, reply, find)
+    _add_repository(app, repository, reply)
+    _add_settings(app, reply)
+
+
+def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model]) -> None:
+    @app.get("/v2", tags=["models"])
+    async def server() -> Response:
+        return reply({"name": "penstock", "version": penstock.__version__, "extensions": list(EXTENSIONS)})
+
+    # Before a model's own: "stats" is no model's name there.
+    @app.get("/v2/models/stats", tags=["models"])
+    async def all_statistics() -> Response:
+        models = repository.models.values()
+        return reply({"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]})
+
+    @app.get("/v2/models/{name}/stats", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}/stats", tags=["models"])
+    async def statistics(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        return reply({"model_stats": [model.statistics.as_dict(name, model.version)]})
+
+    @app.get("/v2/models/{name}/config", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}/config", tags=["models"])
+    async def config(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        return reply(config_of(model))
+
+    @app.get("/v2/models/{name}", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
+    async def metadata(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        platform = tritonconfig.PLATFORMS.get(runtime_of(model), runtime_of(model))
+        return reply(replies.metadata(name, model.version, model.signature, platform))
+
+    @app.get("/v2/models/{name}/ready", tags=["models"])
+    @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
+    async def model_ready(name: str, version: str | None = None) -> Response:
+        model = find(repository, name, version)
+        if not model.ready:
+            return reply({"error": f"model {name!r} has a dead instance"}, 503)
+        return reply({"name": name, "ready": True})
+
+
+def config_of(model: Model) -> dict[str, Any]:
+    """A model's configuration, as the protocol's extension has it."""
+    file = model.receipt.model_file if model.receipt else f"{model.name}.onnx"
+    return tritonconfig.as_dict(model.name, runtime_of(model), file, model.signature, model.limits.instances or 1)
+
+
+def refuse_parameters(given: Any) -> None:
+    """Refuse what a load request would change of a model.
+
+    Raises:
+        RequestError: there is anything.
+    """
+    if given:
+        raise RequestError(
+            f"load parameters {', '.join(sorted(given))[:80]!r} are not taken: a model is loaded as it was exported"
+        )
+
+
+def runtime_of(model: Model) -> str:
+    """The runtime that answers for a model."""
+    return model.receipt.runtime if model.receipt else "onnxruntime"
+
+
+def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
+    @app.post("/v2/repository/index", tags=["repository"])
+    async def index(request: Request) -> Response:
+        asked = await _object(request)
+        for key in asked:
+            if key != "ready":
+                raise RequestError(f"field {key[:40]!r} is unknown; the only one is ready")
+        ready = asked.get("ready", False)
+        if not isinstance(ready, bool):
+            raise RequestError(f"ready is {str(ready)[:40]!r}; it must be true or false")
+        return reply([row for row in repository.index() if not ready or row["state"] == "READY"])
+
+    @app.post("/v2/repository/models/{name}/load", tags=["repository"])
+    async def load(request: Request, name: str) -> Response:
+        given = (await _object(request)).get("parameters", {})
+        refuse_parameters(given)
+        await repository.load(name)
+        return reply({})
+
+    @app.post("/v2/repository/models/{name}/unload", tags=["repository"])
+    async def unload(request: Request, name: str) -> Response:
+        await _object(request)  # unload_dependents: no model here hangs on another
+        await repository.unload(name)
+        return reply({})
+
+
+def _add_settings(app: FastAPI, reply: Reply) -> None:
+    @app.get("/v2/logging", tags=["settings"])
+    async def logginglog_settings() -> Response:
+        return reply(log_settings())
+
+    @app.post("/v2/logging", tags=["settings"])
+    async def change_logging(request: Request) -> Response:
+        set_logging(await _object(request))
+        return reply(log_settings())
+
+
+def log_settings() -> dict[str, Any]:
+    """The settings of the logging extension, as they are."""
+    level = _LOG.getEffectiveLevel()
+    return {
+        "log_file": "",
+        **{name: level <= least for name, least in reversed(_LEVELS.items())},
+        "log_verbose_level": int(level <= logging.DEBUG),
+        "log_format": "default",
+    }
+
+
+def set_logging(wanted: dict[str, Any]) -> None:
+    """Change settings of the logging extension.
+
+    Raises:
+        RequestError: one is unknown, of another kind, or cannot be changed.
+    """
+    held = log_settings()
+    for name, value in wanted.items():
+        if name not in held:
+            raise RequestError(f"log setting {name[:40]!r} is unknown; it must be one of {', '.join(held)}")
+        if name in ("log_file", "log_format") and value != held[name]:
+            raise RequestError(f"{name} is {str(value)[:40]!r}; it is {held[name]!r} and cannot be changed")
+        if not isinstance(value, type(held[name])) or (name == "log_verbose_level" and value < 0):
+            kind = {bool: "true or false", int: "a number from 0 on", str: "a string"}[type(held[name])]
+            raise RequestError(f"{name} is {str(value)[:40]!r}; it must be {kind}")
+    now = {**held, **wanted}
+    level = logging.CRITICAL
+    for name, least in _LEVELS.items():
+        level = least if now[name] else level
+    _LOG.setLevel(logging.DEBUG if now["log_verbose_level"] else level)
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    """The body, a JSON object; nothing at all is an empty one."""
+    body = await request.body()
+    content = protocol.parse_json(body) if body.strip() else {}
+    if not isinstance(content, dict) or not isinstance(content.get("parameters", {}), dict):
+        raise RequestError("the body must be a JSON object, and its parameters another")
+    return content

@@ -1,0 +1,312 @@
+"""The Open Inference Protocol over gRPC: the same models, scheduler and rules as over HTTP, in the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf import descriptor_pool, json_format
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+import penstock
+from penstock import tritonconfig
+from penstock.serve import control, messages, protocol, replies
+from penstock.serve.errors import RequestError, explained
+from penstock.serve.model import Model
+from penstock.serve.repository import Repository
+from penstock.serve.tensors import from_bytes
+
+log = logging.getLogger(__name__)
+# gRPC's code for each HTTP status that a failure has.
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    499: grpc.StatusCode.CANCELLED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+# Where a tensor's numbers lie in its `contents`; FP16 has no place there.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{"INT64": "int64_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"},
+}
+# Requests of one stream that are under way at once; more wait in the connection.
+_MOST_STREAMED = 64
+Find = Callable[..., Model]
+
+
+class Service:
+    """The service's methods; each takes a request message and answers with another."""
+
+    def __init__(self, repository: Repository, find: Find) -> None:
+        self._repository, self._find = repository, find
+
+    async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages.message("ServerLiveResponse")(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages.message("ServerReadyResponse")(ready=not self._repository.problems)
+
+    async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        try:
+            ready = self._model(request.name, request.version).ready
+        except RequestError:
+            ready = False
+        return messages.message("ModelReadyResponse")(ready=ready)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages.message("ServerMetadataResponse")(
+            name="penstock", version=penstock.__version__, extensions=control.EXTENSIONS
+        )
+
+    async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        model = self._model(request.name, request.version)
+        runtime = control.runtime_of(model)
+        held = replies.metadata(
+            model.name, model.version, model.signature, tritonconfig.PLATFORMS.get(runtime, runtime)
+        )
+        return json_format.ParseDict(held, messages.message("ModelMetadataResponse")())
+
+    async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        held = control.config_of(self._model(request.name, request.version))
+        answer = messages.message("ModelConfigResponse")()
+        json_format.ParseDict({"config": held}, answer, ignore_unknown_fields=True)
+        return answer
+
+    async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        models = [self._model(request.name, request.version)] if request.name else self._repository.models.values()
+        held = {"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]}
+        return json_format.ParseDict(held, messages.message("ModelStatisticsResponse")())
+
+    async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        rows = [row for row in self._repository.index() if not request.ready or row["state"] == "READY"]
+        return json_format.ParseDict({"models": rows}, messages.message("RepositoryIndexResponse")())
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        control.refuse_parameters(request.parameters)
+        await self._repository.load(request.model_name)
+        return messages.message("RepositoryModelLoadResponse")()
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._repository.unload(request.model_name)
+        return messages.message("RepositoryModelUnloadResponse")()
+
+    async def LogSettings(self, request: Any, context: Any) -> Any:  # noqa: N802
+        given = {name: getattr(held, held.WhichOneof("parameter_choice")) for name, held in request.settings.items()}
+        control.set_logging(given)
+        answer = messages.message("LogSettingsResponse")()
+        for name, value in control.log_settings().items():
+            kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
+            setattr(answer.settings[name], kind, value)
+        return answer
+
+    async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        left = context.time_remaining()
+        model = self._model(request.model_name, request.model_version)
+        call = decode(request, model)
+        wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
+        answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority)
+        return encode(model, call, answer)
+
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
+        answer = messages.message("ModelStreamInferResponse")
+        waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(_MOST_STREAMED)
+
+        async def take() -> None:
+            try:
+                async for request in requests:
+                    await waiting.put(asyncio.ensure_future(self.ModelInfer(request, context)))
+            finally:
+                await waiting.put(None)
+
+        taking = asyncio.ensure_future(take())
+        try:
+            while (task := await waiting.get()) is not None:
+                try:
+                    yield answer(infer_response=await task)
+                except Exception as error:
+                    yield answer(error_message=explained(error)[1])
+        finally:
+            taking.cancel()
+            while not waiting.empty():
+                if (task := waiting.get_nowait()) is not None:
+                    task.cancel()
+
+    def _model(self, name: str, version: str) -> Model:
+        return self._find(self._repository, name, version or None)
+
+
+def decode(request: Any, model: Model) -> protocol.InferRequest:
+    """A ModelInferRequest as the HTTP road has it.
+
+    Raises:
+        RequestError: naming the field, the value and the rule.
+    """
+    raw = list(request.raw_input_contents)
+    inputs: dict[str, Any] = {}
+    for tensor in request.inputs:
+        if tensor.name in inputs:
+            raise RequestError(f"input {tensor.name[:256]!r} is given twice")
+        dtype = protocol.dtype_of(tensor.name, tensor.datatype)
+        shape = protocol.shape_of(tensor.name, list(tensor.shape))
+        if request.raw_input_contents:
+            if not raw:
+                raise RequestError(
+                    f"raw_input_contents has {len(request.raw_input_contents)} entries for {len(request.inputs)} inputs"
+                )
+            inputs[tensor.name] = from_bytes(tensor.name, memoryview(raw.pop(0)), dtype, shape)
+        else:
+            inputs[tensor.name] = _from_contents(tensor, dtype, shape)
+    if raw:
+        raise RequestError(
+            f"raw_input_contents has {len(request.raw_input_contents)} entries for {len(request.inputs)} inputs"
+        )
+    outputs = [{"name": tensor.name, "parameters": _parameters(tensor.parameters)} for tensor in request.outputs]
+    return protocol.asked(inputs, outputs, _parameters(request.parameters), request.id or None, model.signature)
+
+
+def _from_contents(tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise RequestError(f"input {tensor.name!r} is {tensor.datatype}, which goes in raw_input_contents alone")
+    filled = [held.name for held, _ in tensor.contents.ListFields()]
+    if filled and filled != [field]:
+        held = ", ".join(filled)
+        raise RequestError(f"contents of input {tensor.name!r} holds {held}; {tensor.datatype} is in {field}")
+    whole = np.dtype(dtype).kind in "iu"
+    wide: Any = (np.uint64 if dtype == "uint64" else np.int64) if whole else dtype
+    given = np.array(getattr(tensor.contents, field), wide)
+    if given.size != math.prod(shape):
+        raise RequestError(f"{field} of input {tensor.name!r} has {given.size} numbers; shape is {list(shape)}")
+    array = given.astype(dtype)
+    if whole and not np.array_equal(array.astype(given.dtype), given):
+        raise RequestError(f"{field} of input {tensor.name!r} holds a number out of {tensor.datatype}'s range")
+    return array.reshape(shape)
+
+
+def _parameters(held: Any) -> dict[str, Any]:
+    found = {}
+    for name, value in held.items():
+        kind = value.WhichOneof("parameter_choice")
+        if kind is None:
+            raise RequestError(f"parameter {name[:40]!r} has no value")
+        found[name] = getattr(value, kind)
+    return found
+
+
+def encode(model: Model, call: protocol.InferRequest, answer: dict[str, Any]) -> Any:
+    """A ModelInferResponse; `raw_output_contents` goes along with its outputs."""
+    response = messages.message("ModelInferResponse")(
+        model_name=model.name, model_version=str(model.version), id=call.id or ""
+    )
+    labels = model.receipt.labels if model.receipt else None
+    for name, wanted in call.outputs.items():
+        entry, raw = replies.output(name, answer[name], protocol.Wanted(True, wanted.classes), labels)
+        response.outputs.add(name=name, datatype=entry["datatype"], shape=entry["shape"])
+        response.raw_output_contents.append(bytes(raw or b""))
+    return response
+
+
+async def start(
+    repository: Repository, find: Find, counted: Callable[..., Any], address: str, most_bytes: int
+) -> Callable[[float], Awaitable[None]]:
+    """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
+
+    Args:
+        repository: the models.
+        find: gives the model of a name and version, or raises.
+        counted: told of each infer call: the model's name, HTTP's status for its end, and seconds.
+        address: HOST:PORT.
+        most_bytes: the largest message taken.
+    """
+    options = [
+        ("grpc.max_receive_message_length", most_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    service = Service(repository, find)
+    handlers = {name: _unary(getattr(service, name), name, counted) for name in messages.METHODS}
+    handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
+        service.ModelStreamInfer,
+        messages.message("ModelInferRequest").FromString,
+        messages.message("ModelStreamInferResponse").SerializeToString,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
+    checks = _Health(repository)
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server, pool=_Pools())
+    server.add_insecure_port(address)
+    await server.start()
+
+    async def stop(within_s: float) -> None:
+        await server.stop(within_s)
+
+    return stop
+
+
+def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[..., Any]) -> Any:
+    """A handler that turns failures into gRPC's codes, and counts inference."""
+
+    async def handle(request: Any, context: Any) -> Any:
+        started, status = asyncio.get_running_loop().time(), 200
+        try:
+            return await method(request, context)
+        except asyncio.CancelledError:
+            status = 499
+            raise
+        except Exception as error:
+            status, message = explained(error)
+            code = _CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+            await context.abort(code, message)
+        finally:
+            if name == "ModelInfer":
+                counted(request.model_name, status, asyncio.get_running_loop().time() - started)
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, messages.message(f"{name}Request").FromString, messages.message(f"{name}Response").SerializeToString
+    )
+
+
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """grpc.health.v1: the whole server under no name and the service's, a model under its own."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
+        kinds = health_pb2.HealthCheckResponse
+        if request.service in ("", messages.SERVICE):
+            ready = not self._repository.problems
+        elif request.service in self._repository.models:
+            ready = self._repository.models[request.service].ready
+        else:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
+        return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
+
+
+class _Pools:
+    """Our descriptors, and the default pool's for health and reflection themselves."""
+
+    def FindFileByName(self, name: str) -> Any:  # noqa: N802
+        return _first(lambda pool: pool.FindFileByName(name))
+
+    def FindFileContainingSymbol(self, name: str) -> Any:  # noqa: N802
+        return _first(lambda pool: pool.FindFileContainingSymbol(name))
+
+
+def _first(look: Callable[[Any], Any]) -> Any:
+    try:
+        return look(messages.pool())
+    except KeyError:
+        return look(descriptor_pool.Default())
