@@ -23,9 +23,8 @@ from penstock.export.engine import recipe as recipes
 from penstock.export.engine.build import build as build_engine
 from penstock.export.engine.build import hardware
 from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe
-from penstock.export.limits import HIDDEN_LOWER
 from penstock.files import write_whole
-from penstock.parity import Columns, Limits, small_columns, worst
+from penstock.parity import HIDDEN_LOWER, Columns, Limits, small_columns, worst
 from penstock.receipt import Receipt, Verification
 
 _TIMED_ROWS = 8

@@ -18,7 +18,6 @@ import re
 import shlex
 import shutil
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,8 +38,6 @@ from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
 _GOLDEN_BYTES = 1 << 30
-# A draft's lock, and the seconds in which a draft without one may still get it.
-_ALIVE, _YOUNG_S = "alive", 60
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -141,10 +138,10 @@ class Artifact:
         )
 
 
-def rebuild_command(found: Artifact) -> str:
+def rebuild_command(found: Artifact, whole: bool = True) -> str:
     """The command that makes an artifact anew: an engine from the graph beside it, all else from its checkpoint."""
     receipt = found.receipt
-    if receipt.format == "trt" and "recipe" in receipt.build:
+    if whole and receipt.format == "trt" and "recipe" in receipt.build:
         home = found.folder.parent if found.folder.name == str(receipt.version) else found.folder
         return shlex.join(["penstock", "build", str(home)])
     words = ["penstock", "export", "--format", receipt.format, "--precision", receipt.precision]
@@ -244,12 +241,9 @@ def draft(output: Path) -> Iterator[Path]:
     with ExitStack() as stack, writing("--output", output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
         _sweep(output)
-        temporary = Path(tempfile.mkdtemp(dir=output, prefix=f"{_draft_prefix()}{os.getpid()}-"))
+        temporary = _locked(output, stack)
         try:
             temporary.chmod(0o755)
-            alive = os.open(temporary / _ALIVE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, alive)
-            fcntl.flock(alive, fcntl.LOCK_EX)
             folder = temporary / "1"
             folder.mkdir()
             yield folder
@@ -257,34 +251,34 @@ def draft(output: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _locked(output: Path, stack: ExitStack) -> Path:
+    """A new folder for a draft, and a lock on it that says that somebody is at work, until the stack is left."""
+    while True:
+        temporary = Path(tempfile.mkdtemp(dir=output, prefix=f"{_draft_prefix()}{os.getpid()}-"))
+        held = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if temporary.exists():  # else it was swept before it was locked
+            return temporary
+
+
 def _draft_prefix() -> str:
     return f".draft-{re.sub(r'[^A-Za-z0-9]+', '_', platform.node())}-"
 
 
 def _sweep(output: Path) -> None:
-    """Take away the drafts of exports on this machine that were killed before they could."""
+    """Take away the drafts of exports on this machine that were killed before they could.
+
+    A lock tells them from those of living ones: numbers of processes say nothing across containers.
+    """
     for path in output.glob(f"{_draft_prefix()}*-*"):
-        if not _lives(path):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _lives(path: Path) -> bool:
-    """Whether somebody holds a draft's lock; numbers of processes say nothing across containers."""
-    try:
-        held = os.open(path / _ALIVE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # it is being made, or was left by a process that died of that
         with suppress(OSError):
-            return bool(time.time() - path.stat().st_mtime < _YOUNG_S)
-        return True
-    except OSError:
-        return True
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(held)
-    return False
+            held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:

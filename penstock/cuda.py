@@ -101,7 +101,7 @@ def facts(device: int = 0) -> dict[str, Any] | None:
 def _driver() -> str | None:
     """The version of NVIDIA's driver, 580.159.04."""
     with suppress(OSError):
-        found = re.search(r"Kernel Module\D*([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
         return found[1] if found else None
     return None
 

@@ -85,10 +85,11 @@ def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:
     except PenstockError as error:
         return str(error)
     here = cuda.facts(device)
-    if here is None and device and (there := cuda.count()):
+    if here is None and 0 < (there := cuda.count()) <= device:
         return f"--device cuda:{device}: this machine has {there} GPU{'s' if there > 1 else ''}, the first is cuda:0"
     if here is None:
-        return f"a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; {cuda.problem()}"
+        why = cuda.problem() or f"cuda:{device} does not answer"
+        return f"a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; {why}"
     return _other_version(wanted, str(build.get("version", "")), trt.__version__) or _other_gpu(wanted, build, here)
 
 

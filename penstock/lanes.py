@@ -121,14 +121,19 @@ class Lane:
         engine = self._engine
         cuda.call("cudaSetDevice", engine.device)
         best: Launch | None = None
+        refused: Exception = ValueError(f"no profile takes {shapes}")
         for profile in engine.fitting(dict(zip(engine.inputs, shapes, strict=True))):
-            launch = self._recorded(shapes, profile, rows)
+            try:
+                launch = self._recorded(shapes, profile, rows)
+            except (cuda.CudaError, PenstockError) as error:
+                refused = error
+                continue
             if best is None or launch.captured_s < best.captured_s:
                 best, launch = launch, best or launch
             if launch is not best:
                 cuda.call("cudaGraphExecDestroy", launch.graph)
         if best is None:
-            raise ValueError(f"no profile takes {shapes}")
+            raise refused
         self.launches[shapes] = best
         self.ready.clear()  # another size may fit better now
 

@@ -56,7 +56,10 @@ class Free:
                 return True
         with self._lock:  # nobody hands it over behind our back
             self._wanted = None
-            return not self._handed.empty() and self._handed.get() is lane
+            found = False
+            while not self._handed.empty():
+                found |= self._handed.get() is lane
+            return found
 
     def give(self, lane: Lane) -> None:
         if lane is self._wanted:

@@ -13,6 +13,9 @@ _BAND = 1e3
 # rows that are small beside others.
 _TYPICAL, _ROWS = 0.5, 16
 
+# An error of their own that columns which an output's norm hides may have in lower precision.
+HIDDEN_LOWER = 0.5
+
 
 class Limits(BaseModel):
     """What a comparison must keep: relative L2 error at most, top-1 agreement at least."""

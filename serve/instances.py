@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.runtimes import InstanceDead, Runner
+from penstock.runtimes import InstanceDead, InstanceLost, Runner
 
 
 class RunnerBatches:
@@ -24,7 +24,7 @@ class RunnerBatches:
             raise
         except RuntimeError:
             if self._shared is not None and not self._shared.holds(self._runner):
-                raise InstanceDead("its engine died under another instance") from None
+                raise InstanceLost("its engine died under another instance") from None
             raise
 
     def close(self) -> None:

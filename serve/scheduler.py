@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
-from penstock.runtimes import InstanceDead
+from penstock.runtimes import InstanceDead, InstanceLost
 
 log = logging.getLogger(__name__)
 
@@ -285,12 +285,13 @@ class Scheduler:
         """
         items = [item for item in items if not item.future.done()]
         for item in items:
-            if item.returned and len(items) == 1:
-                _fail(item, error)
-                continue
-            if item.returned:
-                item.key = object()
-            item.returned = True
+            if not isinstance(error, InstanceLost):
+                if item.returned and len(items) == 1:
+                    _fail(item, error)
+                    continue
+                if item.returned:
+                    item.key = object()
+                item.returned = True
             self._enqueue(item)
 
     async def _restart(self, instance: _Instance) -> None:

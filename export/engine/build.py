@@ -54,7 +54,7 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
     """
     flavor, trt = engines.flavor_of(recipe.flavor, build=True)
     refuse_new(trt, recipe.precision)
-    recipe = recipe.model_copy(update={"flavor": flavor})
+    wished, recipe = recipe, recipe.model_copy(update={"flavor": flavor})
     gpu = cuda.facts() or {}
     # All that a tactic's time may hang on; TensorRT itself refuses a cache of another version or GPU.
     key = cache.key(flavor, trt.__version__, json.dumps(gpu, sort_keys=True))
@@ -78,7 +78,7 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
         "flavor": flavor,
         "version": trt.__version__,
         **tied,
-        "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
+        "recipe": wished.model_dump(mode="json", exclude_defaults=True),
         **told["done"],
     }
 

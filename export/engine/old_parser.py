@@ -30,11 +30,12 @@ def for_old_parser(graph: Any) -> Any:
     kinds = {value.name: value.type.tensor_type.elem_type for value in known}
     kinds.update({tensor.name: tensor.data_type for tensor in light.graph.initializer})
     for inner in protos.graphs_in(made.graph):
-        kinds.update({tensor.name: tensor.data_type for tensor in inner.initializer})
-        kinds.update(_constants(inner))
+        own = kinds if inner is made.graph else dict(kinds)
+        own.update({tensor.name: tensor.data_type for tensor in inner.initializer})
+        own.update(_constants(inner))
         for node in inner.node:
             _as_pool(node, ranks)
-            _as_cast(node, kinds)
+            _as_cast(node, own)
         nodes = [part for node in inner.node for part in _whole_shape(node)]
         nodes = [protos.copied(node) for node in nodes]
         del inner.node[:]

@@ -18,11 +18,15 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 @dataclass(frozen=True)
 class Costs:
-    """By node: multiply-adds for one row, and elements of its weights; `width` is that of a lowered one, in bytes."""
+    """By node: multiply-adds for one row, and elements of its weights; `width` is that of a lowered one, in bytes.
+
+    `shared` are weights that several nodes read: those nodes, and the elements.
+    """
 
     operations: dict[str, int]
     weights: dict[str, int]
     width: int = 1
+    shared: tuple[tuple[frozenset[str], int], ...] = ()
 
     def share(self, names: Collection[str]) -> float:
         """The share of all multiply-adds that these nodes do."""
@@ -31,7 +35,11 @@ class Costs:
 
     def saved_bytes(self, names: Collection[str]) -> int:
         """What the weights of these nodes take less than in float32, if they are lowered."""
-        return (4 - self.width) * sum(self.weights.get(name, 0) for name in names)
+        lowered = set(names)
+        elements = sum(self.weights.get(name, 0) for name in lowered)
+        for users, count in self.shared:  # in the file once, and in float32 as long as one reads it so
+            elements -= count * (len(users & lowered) - (users <= lowered))
+        return (4 - self.width) * elements
 
 
 def costs(graph: Any, row: Arrays, least: int, work: Path) -> Costs:
@@ -49,8 +57,11 @@ def costs(graph: Any, row: Arrays, least: int, work: Path) -> Costs:
     wanted = {name for node in heavy for name in (*node.input[:3], node.output[0]) if name in floats - held.keys()}
     made = {**held, **shapes(graph, sorted(wanted), row, least, work)}
     operations = {node.name: _operations(node, made) // least for node in heavy}
-    weights = {node.name: sum(int(np.prod(held[name])) for name in node.input[:4] if name in held) for node in heavy}
-    return Costs(operations, weights)
+    read = {node.name: [name for name in node.input[:4] if name in held] for node in heavy}
+    weights = {node: sum(int(np.prod(held[name])) for name in names) for node, names in read.items()}
+    users = {name: frozenset(node for node, names in read.items() if name in names) for name in held}
+    shared = tuple((nodes, int(np.prod(held[name]))) for name, nodes in users.items() if len(nodes) > 1)
+    return Costs(operations, weights, shared=shared)
 
 
 def _operations(node: Any, made: dict[str, tuple[int, ...]]) -> int:

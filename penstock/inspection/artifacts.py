@@ -37,6 +37,7 @@ def of_artifact(path: Path) -> Inspection:
     receipt = found.receipt
     broken = _broken(found)
     reason = found.unavailable()
+    fit = not broken and reason is None
     numbers = artifact.versions(path)
     checked = receipt.verification
     kind = "real" if checked.real else "SYNTHETIC"
@@ -62,7 +63,9 @@ def of_artifact(path: Path) -> Inspection:
             f"{told} as its float32 source does, on {checked.samples} {kind} samples, within the limits above",
             f"every variant and version of the model takes {contract}",
         ),
-        next=_go_on(path, receipt) if not broken and reason is None else (artifact.rebuild_command(found),),
+        next=_go_on(path, receipt)
+        if not broken and reason is None
+        else (artifact.rebuild_command(found, whole=not broken),),
         details={**receipt.model_dump(mode="json", by_alias=True), "broken": broken, "unavailable": reason},
     )
 

@@ -29,6 +29,10 @@ class InstanceDead(Exception):
     """A runner that will not answer again, whatever it is given; it must be loaded anew."""
 
 
+class InstanceLost(InstanceDead):
+    """The runner died of what another was given: this has not been run."""
+
+
 class RejectedInput(PenstockError):
     """Inputs that fit the signature but not the model: an index out of its table, sizes that do not go together."""
 

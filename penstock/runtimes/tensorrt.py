@@ -145,6 +145,8 @@ class TensorRTRunner(BaseRunner):
             PenstockError: the engine takes no such shapes.
             InstanceDead: CUDA failed; the engine must be loaded anew.
         """
+        if self._closed.is_set():
+            raise RuntimeError(CLOSED)
         if shapes not in self._taken:
             self._check(shapes)
             if len(self._taken) < _MOST_SHAPES:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from penstock import cli
 from penstock.bench import report
 from penstock.bench.measure import Plan, Result, measure
 from penstock.errors import PenstockError
@@ -36,6 +38,42 @@ def test_what_was_not_measured_is_noted_above_the_table(result: Result, capsys: 
         pytest.skip("this machine runs the engine")
     report.show(result)
     assert "note: digits-trt-fp16 not measured: " in capsys.readouterr().out
+
+
+GPU = {"gpu": "NVIDIA A10", "compute_capability": "8.6", "cuda": "13.0", "driver": "580.159.04"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "device", "words"),
+    [
+        (GPU, "cuda:1", "; NVIDIA A10, driver 580.159.04; device cuda:1, "),
+        (GPU, "cpu", "; NVIDIA A10, driver 580.159.04; device cuda:0 for engines, cpu for others, "),
+        ({**GPU, "driver": None}, "cuda:0", "; NVIDIA A10, driver unknown; device cuda:0, "),
+        (None, "cpu", "; device cpu, "),
+    ],
+)
+def test_the_head_names_the_gpu_and_its_driver_where_one_was_used(
+    result: Result, capsys: pytest.CaptureFixture[str], gpu: dict[str, str | None] | None, device: str, words: str
+) -> None:
+    facts = gpu and {name: fact for name, fact in gpu.items() if fact is not None}
+    report.show(replace(result, environment={**result.environment, "gpu": facts, "device": device}))
+    head = capsys.readouterr().out.splitlines()[0]
+    assert words in head
+    assert ("driver" in head) == (gpu is not None)
+
+
+def test_figures_are_in_the_file_though_they_cannot_be_shown(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(result: Result) -> None:
+        raise UnicodeEncodeError("ascii", "×", 0, 1, "ordinal not in range")
+
+    monkeypatch.setattr(report, "show", fails)
+    words = ["bench", str(repository / "digits-onnx-fp32"), "--batch", "1", "--seconds", "0.1"]
+    done = CliRunner().invoke(cli.app, [*words, "--json", str(tmp_path / "bench.json")])
+    assert isinstance(done.exception, UnicodeEncodeError)
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert content["rows"][0]["cells"][0]["samples"] > 0
 
 
 def test_brackets_in_a_path_are_printed_as_they_are(result: Result, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from penstock import artifact, cuda, evidence, replay
+from penstock import artifact, cuda, evidence, replay, runtimes, trial
+from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.export import deferred, pipeline
 from penstock.export.engine.build import build
 from penstock.export.engine.recipe import of_build
 from penstock.export.pipeline import Request
+from penstock.runtimes import Runner
 from penstock.signature import Dim
+
+NO_GPU = pytest.mark.skipif(cuda.count() > 0, reason="there is a GPU here, which would run the engine")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +31,22 @@ def models(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     request = Request(trained, formats=("trt",), precisions=("fp16",), output=output, defer=True, narrower=narrower)
     pipeline.export(request, lambda line: None)
     return output
+
+
+@pytest.fixture(scope="module")
+def built_once(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository in which that artifact has been built. Read only."""
+    output = tmp_path_factory.mktemp("built") / "models"
+    shutil.copytree(models, output)
+    deferred.build(output / "digits-trt-fp16", lambda line: None, level=0)
+    return output
+
+
+@pytest.fixture
+def built(built_once: Path, tmp_path: Path) -> Artifact:
+    """A built engine, to be changed."""
+    shutil.copytree(built_once, tmp_path / "models")
+    return artifact.read(tmp_path / "models" / "digits-trt-fp16")
 
 
 def test_a_deferred_artifact_holds_graph_recipe_and_the_sources_answers(models: Path) -> None:
@@ -46,11 +67,11 @@ def test_a_deferred_artifact_holds_graph_recipe_and_the_sources_answers(models: 
 
 
 def test_it_is_not_served_but_says_what_finishes_it(models: Path) -> None:
-    with pytest.raises(PenstockError, match="has not been built yet: penstock build"):
+    with pytest.raises(PenstockError, match=r"built yet; on the machine that is to run it: penstock build \S+-fp16$"):
         artifact.read(models / "digits-trt-fp16").load()
 
 
-@pytest.mark.skipif(cuda.count() > 0, reason="there is a GPU here, which would run the engine")
+@NO_GPU
 def test_it_is_built_where_there_is_a_tensorrt_as_the_next_version(models: Path, tmp_path: Path) -> None:
     shutil.copytree(models, tmp_path / "models")
     said: list[str] = []
@@ -65,6 +86,85 @@ def test_it_is_built_where_there_is_a_tensorrt_as_the_next_version(models: Path,
     assert any("the engine was not run" in line for line in said)
     with pytest.raises(PenstockError, match="NVIDIA GPU"):
         deferred.complete(made.folder, said.append)
+
+
+@NO_GPU
+def test_options_take_the_place_of_the_recipes_and_what_was_built_can_be_built_again(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "models/digits-trt-fp16"
+    shutil.copytree(models / "digits-trt-fp16", home)
+    monkeypatch.chdir(home)
+    asked = artifact.read(home).receipt.build["recipe"]
+
+    def differs(made: Artifact) -> dict[str, Any]:
+        """What its recipe says that the deferred one's did not; the flavor is the one that was here."""
+        return {name: held for name, held in made.receipt.build["recipe"].items() if asked.get(name) != held}
+
+    made = deferred.build(Path(), lambda line: None, level=1)
+    assert made.folder == home / "2"
+    assert {"flavor": "tensorrt_rtx", **differs(made)} == {"flavor": "tensorrt_rtx", "level": 1}
+    held = evidence.read(made.folder, made.receipt.signature)
+    assert held is not None
+    monkeypatch.chdir(made.folder)
+    again = deferred.build(Path(), lambda line: None, level=0, limit_s=600.0)
+    assert again.folder == home / "3"
+    assert {"flavor": "tensorrt_rtx", **differs(again)} == {"flavor": "tensorrt_rtx", "level": 0, "limit_s": 600.0}
+    kept = evidence.read(again.folder, again.receipt.signature)
+    assert kept is not None
+    assert (kept.samples, len(kept.places)) == (held.samples, len(held.places))
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_dir()) == ["1", "2", "3", home.name, "models"]
+
+
+@NO_GPU
+def test_an_engine_built_again_says_nothing_that_was_true_of_the_one_before(built: Artifact) -> None:
+    """The version before was built and run on another machine."""
+    before = {
+        "gpu": "NVIDIA A10",
+        "compute_capability": "8.6",
+        "driver": "550.54.15",
+        "cuda": "12.4",
+        "flags": ["FP16"],
+        "timing_cache": "0",
+        "speed_vs_fp16": [2.0, 1.9, 2.1],
+        "layers": 1_000_000,
+        "seconds": 1_000_000.0,
+        "warnings": ["of the other machine"],
+        "road": "kept, since it is of the model",
+    }
+    verification = built.receipt.verification.model_copy(update={"engine_run": True})
+    receipt = built.receipt.model_copy(
+        update={"verification": verification, "build": {**built.receipt.build, **before}}
+    )
+    (built.folder / artifact.RECEIPT).write_text(receipt.to_json())
+    again = deferred.build(built.folder, lambda line: None).receipt
+    assert not again.verification.engine_run
+    assert {name for name, fact in before.items() if again.build.get(name) == fact} == {"road"}
+    assert not {"gpu", "compute_capability", "driver", "cuda", "speed_vs_fp16", "deferred"} & again.build.keys()
+
+
+@NO_GPU
+def test_an_engine_that_this_machine_runs_is_held_to_its_source_and_never_stopped_by_its_speed(
+    built: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried with the graph beside the engine in the engine's place."""
+    load = runtimes.load
+
+    def loaded(runtime: str, path: Path, *given: Any, **options: Any) -> Runner:
+        return load("onnxruntime", path.with_name("model.onnx"), *given, **options)
+
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: None)
+    monkeypatch.setattr(runtimes, "load", loaded)
+    monkeypatch.setattr(trial, "attempt", lambda *_: None)
+    receipt = built.receipt.model_copy(update={"precision": "int8"})
+    (built.folder / artifact.RECEIPT).write_text(receipt.to_json())
+    said: list[str] = []
+    again = deferred.build(built.folder, said.append).receipt
+    assert again.verification.engine_run
+    assert again.verification.runtime == "tensorrt"
+    assert "speed_vs_fp16" not in again.build
+    (note,) = [line for line in said if "note: " in line]
+    assert "its speed was not compared with fp16's" in note
 
 
 def test_an_artifact_without_a_recipe_is_refused(repository: Path) -> None:

@@ -836,7 +836,7 @@ def test_the_options_that_were_given_are_recorded(theirs: Path, trained: Path) -
 
 def rebuild(made: Artifact) -> Artifact:
     """Run the command that a receipt gives, as the command line takes it, into another repository."""
-    words = shlex.split(artifact.rebuild_command(made.receipt))
+    words = shlex.split(artifact.rebuild_command(made))
     assert words[:2] == ["penstock", "export"]
     done = CliRunner().invoke(cli.app, [*words[1:], "--output", "again"], catch_exceptions=False)
     assert done.exit_code == 0, done.output

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from penstock import artifact, runtimes
+from penstock import artifact, runtimes, timing
+from penstock.errors import PenstockError
 from penstock.export import pipeline, speed
 from penstock.export.pipeline import Request
 from penstock.parity import Distance, Limits
 from penstock.receipt import FileDigest, Receipt, Source, Verification
+from penstock.runtimes import BaseRunner, InstanceDead
 from penstock.signature import Dim, Signature, Tensor
 
 WIDTH = 256
@@ -117,6 +121,106 @@ def test_an_export_in_lower_precision_holds_its_speed_and_says_it_where_it_is_sl
     assert "speed_vs_fp32" not in full.receipt.build
     assert speed.of_sibling(tmp_path / "models" / "digits-onnx-fp16") == middle
     assert speed.of_sibling(tmp_path / "models" / "digits-onnx-fp32") is None
+
+
+# --- Engines beside fp16's -------------------------------------------------------------------------------------------
+
+
+class Sleeper(BaseRunner):
+    """A runner whose run takes a while, and dies at `dies`."""
+
+    def __init__(self, seconds: float, dies: bool = False) -> None:
+        super().__init__(SIGNATURE)
+        self.seconds, self.dies, self.closed = seconds, dies, False
+
+    def run(self, feeds: Any) -> dict[str, Any]:
+        time.sleep(self.seconds)
+        if self.dies:
+            raise InstanceDead("CUDA: cudaGraphLaunch: cudaErrorIllegalAddress")
+        return {"y": feeds["x"]}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Found = tuple[dict[str, tuple[float, ...]], str | None]
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    ours: Sleeper | PenstockError,
+    theirs: Sleeper | PenstockError,
+    signature: Signature = SIGNATURE,
+) -> Found:
+    """What is found of an engine of int8 beside that of fp16 in a folder; an error stands for what does not load."""
+    monkeypatch.setattr(speed, "_SECONDS", 0.1)
+    monkeypatch.setattr(timing, "WARMUP_S", 0.0)
+
+    def opened(runner: Sleeper | PenstockError) -> Sleeper:
+        if isinstance(runner, PenstockError):
+            raise runner
+        return runner
+
+    monkeypatch.setattr(runtimes, "load", lambda *_, **__: opened(ours))
+    monkeypatch.setattr(artifact.Artifact, "load", lambda *_, **__: opened(theirs))
+    inputs = {"x": np.ones((3, WIDTH), np.float32)}
+    return speed.of_engine(folder / "model.plan", signature, "int8", folder, inputs, "cuda:0")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_an_engine_of_no_fewer_bits_is_not_compared_with_fp16(tmp_path: Path, precision: str) -> None:
+    assert speed.of_engine(tmp_path / "model.plan", SIGNATURE, precision, tmp_path, {}) == ({}, None)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.001, 0.004), (0.004, 0.001)])
+def test_an_engines_speed_beside_fp16s_is_kept_and_said_where_it_is_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: float, theirs: float
+) -> None:
+    low, full = Sleeper(ours), Sleeper(theirs)
+    kept, said = compared(monkeypatch, published(tmp_path, {}), low, full)
+    middle, least, most = kept["speed_vs_fp16"]
+    assert least <= middle <= most
+    if ours < theirs:
+        assert middle > 1.5
+        assert said is None
+    else:
+        assert middle < 1 / 1.5
+        assert re.fullmatch(r"note: int8 is slower than fp16 on this GPU: 0\.\d\d times as fast", str(said))
+    assert low.closed
+    assert full.closed
+
+
+def assert_not_compared(found: Found, why: str) -> None:
+    kept, said = found
+    assert kept == {}
+    assert str(said).startswith("note: its speed was not compared with fp16's: ")
+    assert why in str(said)
+
+
+def test_an_engine_without_one_of_fp16_beside_it_is_not_compared_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "net-trt-fp16"
+    assert_not_compared(compared(monkeypatch, folder, Sleeper(0), Sleeper(0)), f"{folder}: no such folder")
+
+
+def test_one_of_another_signature_is_not_compared_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = published(tmp_path, {})
+    other = SIGNATURE.with_batch(Dim(opt=1, max=2))
+    assert_not_compared(compared(monkeypatch, folder, Sleeper(0), Sleeper(0), other), "is of another signature")
+
+
+def test_an_engine_that_does_not_load_or_dies_stops_nothing_but_its_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, refused = published(tmp_path, {}), PenstockError("not enough device memory")
+    for ours, theirs in ((refused, Sleeper(0)), (Sleeper(0), refused)):
+        assert_not_compared(compared(monkeypatch, folder, ours, theirs), "not enough device memory")
+    for dying in (0, 1):
+        runners = [Sleeper(0, dies=place == dying) for place in (0, 1)]
+        assert_not_compared(compared(monkeypatch, folder, *runners), "cudaErrorIllegalAddress")
+        assert all(runner.closed for runner in runners)
 
 
 # --- What a sibling was ----------------------------------------------------------------------------------------------

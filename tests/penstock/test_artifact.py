@@ -15,6 +15,7 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import artifact
+from penstock import artifact, runtimes
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.parity import Distance, Limits
@@ -45,7 +46,6 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
         version=1,
         created=datetime(2000, 1, 1, tzinfo=timezone.utc),
         precision="fp32",
-        runtime="fake",
         model_file="model.bin",
         signature=signature,
         verification=Verification(
@@ -59,7 +59,7 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
             passed=True,
         ),
         hardware="any",
-        **{"format": "onnx", "files": {}, "source": SOURCE, **changes},
+        **{"format": "onnx", "runtime": "fake", "files": {}, "source": SOURCE, **changes},
     )
 
 
@@ -218,19 +218,21 @@ def test_drafts_of_exports_that_were_killed_are_swept_by_the_next_one(tmp_path: 
 
 
 def test_drafts_of_living_exports_and_of_other_machines_are_left_alone(tmp_path: Path) -> None:
+    """A living one holds a lock, whatever number its process has: in a container of its own that may be anybody's."""
     dead, host = finished_process(), artifact._draft_prefix()
     kept = [
-        f"{host}{os.getpid()}-abcd",
-        f"{host}{os.getppid()}-abcd",
         f".draft-another_host-{dead}-abcd",
         f"{host.replace('draft', 'notes')}{dead}-abcd",
-        f"{host}notes-abcd",
         f"draft-{dead}-abcd",
     ]
-    for name in (*kept, f"{host}{dead}-abcd"):
+    for name in (*kept, f"{host}{dead}-abcd", f"{host}{os.getpid()}-efgh"):
         (tmp_path / name / "1").mkdir(parents=True)
-    with artifact.draft(tmp_path) as folder:
-        assert {path.name for path in tmp_path.iterdir()} == {*kept, folder.parent.name}
+    with artifact.draft(tmp_path) as first, artifact.draft(tmp_path) as second:
+        living = {first.parent.name, second.parent.name}
+        code = "import sys\nfrom pathlib import Path\nfrom penstock import artifact\n"
+        code += "with artifact.draft(Path(sys.argv[1])): pass\n"
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, *living}
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
 
 
@@ -511,7 +513,11 @@ def test_golden_samples_that_unpack_to_more_than_any_are_refused_unread(
 
 
 def rebuilt(**changes: Any) -> list[str]:
-    return shlex.split(artifact.rebuild_command(receipt(source=SOURCE.model_copy(update=changes))))
+    return shlex.split(artifact.rebuild_command(unpublished(source=SOURCE.model_copy(update=changes))))
+
+
+def unpublished(folder: Path = Path("models/small/1"), **changes: Any) -> Artifact:
+    return Artifact(folder, receipt(**changes))
 
 
 def test_the_command_that_rebuilds_holds_format_precision_options_and_checkpoint() -> None:
@@ -523,13 +529,53 @@ def test_the_command_that_rebuilds_holds_format_precision_options_and_checkpoint
 def test_the_command_that_rebuilds_survives_any_shell(tmp_path: Path) -> None:
     name = 'it\'s $(touch witness) & `more`; "x".pth'
     options = ("--model-args", 'a="\'; touch witness"')
-    command = artifact.rebuild_command(
-        receipt(source=SOURCE.model_copy(update={"checkpoint": name, "options": options}))
-    )
+    source = SOURCE.model_copy(update={"checkpoint": name, "options": options})
+    command = artifact.rebuild_command(unpublished(source=source))
     command = command.replace("penstock export", "printf '%s\\n'", 1)
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-3:] == [*options, name]
     assert list(tmp_path.iterdir()) == []
+
+
+ENGINE: dict[str, Any] = {"format": "trt", "runtime": "tensorrt"}
+RECIPE: dict[str, Any] = {"build": {"recipe": {"precision": "fp32"}}}
+
+
+@pytest.mark.parametrize("version", [1, 7])
+def test_an_engine_is_built_again_from_the_graph_in_its_models_folder(version: int) -> None:
+    found = unpublished(Path("my models/small") / str(version), **ENGINE, **RECIPE)
+    found = replace(found, receipt=found.receipt.model_copy(update={"version": version}))
+    assert shlex.split(artifact.rebuild_command(found)) == ["penstock", "build", "my models/small"]
+
+
+@pytest.mark.parametrize(
+    ("device", "first"),
+    [("cpu", ""), ("cuda", ""), ("cuda:0", ""), ("cuda:1", "CUDA_VISIBLE_DEVICES=1 ")],
+)
+def test_an_engine_that_cannot_run_here_says_what_builds_it_for_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, first: str
+) -> None:
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: "it was built elsewhere")
+    reason = str(unpublished(**ENGINE, **RECIPE).unavailable(device))
+    assert reason.startswith("it was built elsewhere; it was made for any; ")
+    assert reason.endswith(f": {first}penstock build models/small")
+
+
+def test_an_engine_without_a_recipe_is_exported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: "it was built elsewhere")
+    reason = str(unpublished(**ENGINE).unavailable())
+    assert reason.endswith(": penstock export --format trt --precision fp32 runs/best.pth")
+
+
+def test_what_is_no_engine_is_not_built_but_copied_to_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: "there is no such GPU")
+    reason = str(unpublished().unavailable("cuda:1"))
+    assert reason == "there is no such GPU; it was made for any: copy it there, and penstock verify proves it"
+
+
+def test_what_runs_here_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: None)
+    assert unpublished(**ENGINE, **RECIPE).unavailable("cuda:1") is None
 
 
 def test_a_receipt_without_the_limits_of_an_output_is_refused_by_name(tmp_path: Path) -> None:

@@ -911,7 +911,7 @@ def test_an_engine_that_this_machine_cannot_run_says_what_to_rebuild(repository:
     found = told(folder)
     assert found.facts["this machine"] == "cannot run it"
     assert "the graph alone was run, the engine not yet" in found.facts["verified"]
-    assert found.next[0].startswith("penstock export --format trt --precision fp16")
+    assert found.next == (f"penstock build {folder}",)
     assert told(folder / "1" / "model.plan").kind == "TensorRT engine"
 
 
@@ -927,6 +927,13 @@ def test_a_damaged_artifact_names_the_files_and_leads_to_another_export(reposito
     assert "NOT as in the receipt" in found.facts["files"]
     assert not any("its files are those" in promise for promise in found.promises)
     assert found.next[0].startswith("penstock export --format onnx --precision fp32")
+
+
+def test_a_damaged_engine_is_led_to_another_export_too(repository: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "digits-trt-fp16"
+    shutil.copytree(repository / "digits-trt-fp16", folder)
+    (folder / "1" / "golden.npz").unlink()
+    assert told(folder).next[0].startswith("penstock export --format trt --precision fp16")
 
 
 def test_a_repository_has_a_line_for_each_model(repository: Path, tmp_path: Path) -> None:

@@ -279,6 +279,53 @@ def test_each_instance_s_share_of_the_threads(limits: Limits, expected: int) -> 
     assert limits.threads_each == expected
 
 
+class Strict(FakeRunner):
+    """The fake runner, which takes no batch outside the signature's range."""
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__(signature)
+        self.signature = signature
+
+    def run(self, feeds: Any) -> dict[str, Any]:
+        self.signature.check(feeds)
+        return super().run(feeds)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    least=st.integers(1, 8),
+    more=st.integers(0, 8),
+    extra=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+)
+def test_a_request_of_any_size_is_answered_by_batches_that_the_model_takes(
+    least: int, more: int, extra: list[int]
+) -> None:
+    signature = Signature(
+        inputs=(Tensor(name="x", dtype="int64", shape=("n", 2)),),
+        outputs=(Tensor(name="y", dtype="int64", shape=("n", 1)),),
+        dims={"n": Dim(min=least, opt=least, max=least + more)},
+    )
+    model = model_of(Strict(signature), signature)
+    draw = np.random.default_rng(least)
+    requests = [{"x": draw.integers(-1000, 1000, (least + rows, 2))} for rows in extra]
+
+    async def scenario() -> list[dict[str, Any]]:
+        return await asyncio.gather(*[model.infer(request) for request in requests])
+
+    for request, answer in zip(requests, asyncio.run(scenario()), strict=True):
+        assert np.array_equal(answer["y"][:, 0], request["x"].sum(axis=1))
+
+
+def test_a_request_under_the_smallest_batch_is_refused() -> None:
+    signature = Signature(
+        inputs=(Tensor(name="x", shape=("n", 2)),),
+        outputs=(Tensor(name="y", shape=("n", 1)),),
+        dims={"n": Dim(min=3, opt=3, max=4)},
+    )
+    with pytest.raises(SignatureMismatch, match="with 'n' from 3 to 4"):
+        asyncio.run(model_of(Strict(signature), signature).infer({"x": np.zeros((2, 2), np.float32)}))
+
+
 # --- Loading: ready means right ----------------------------------------------------------------------------------
 
 
@@ -390,8 +437,45 @@ def test_an_engine_that_cannot_run_here_is_refused_with_what_to_rebuild(reposito
     found = artifact.read(repository / "digits-trt-fp16")
     if found.unavailable() is None:
         pytest.skip("this machine can run the engine")
-    with pytest.raises(PenstockError, match=r"to rebuild it .* penstock export --format trt --precision fp16"):
+    with pytest.raises(PenstockError, match=r"to build it .*: penstock build \S+digits-trt-fp16$"):
         load(repository / "digits-trt-fp16", Limits(), Metrics())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "instances", "callers"),
+    [
+        ("fake", None, 1, [None]),
+        ("fake", 3, 3, [None] * 3),
+        ("tensorrt", None, 2, [2]),
+        ("tensorrt", 1, 1, [1]),
+        ("tensorrt", 3, 3, [3]),
+    ],
+)
+def test_there_is_one_instance_unless_told_but_two_over_one_loaded_engine(
+    tmp_path: Path,
+    fake_artifact: Callable[..., Artifact],
+    monkeypatch: pytest.MonkeyPatch,
+    runtime: str,
+    asked: int | None,
+    instances: int,
+    callers: list[int | None],
+) -> None:
+    found = fake_artifact(tmp_path, "m")
+    receipt = found.receipt.model_copy(update={"runtime": runtime})
+    (found.folder / artifact.RECEIPT).write_text(receipt.to_json())
+    loaded: list[int | None] = []
+
+    def opened(runtime: str, path: Path, signature: Signature, *, callers: int | None, **options: Any) -> FakeRunner:
+        loaded.append(callers)
+        return FakeRunner(signature)
+
+    monkeypatch.setattr(runtimes, "unavailable", lambda *_: None)
+    monkeypatch.setattr(runtimes, "load", opened)
+    model = load(tmp_path / "m", Limits(instances=asked), Metrics())
+    assert loaded == callers
+    assert model.limits.instances == instances
+    assert len(model.scheduler._instances) == instances
+    assert asyncio.run(model.infer(pair_inputs(3)))["total"].tolist() == expected_total(3)
 
 
 def test_inputs_that_the_model_itself_rejects_are_the_caller_s_fault(tmp_path: Path) -> None:

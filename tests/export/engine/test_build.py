@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +19,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from penstock import engines
 from penstock.errors import PenstockError
 from penstock.export.engine import recipe
-from penstock.export.engine.build import build, hardware
+from penstock.export.engine.build import build, hardware, refuse_new
 from penstock.export.engine.recipe import Recipe, Wishes
 from penstock.signature import Dim, Signature, Tensor
 
@@ -92,6 +98,130 @@ def test_a_flavor_that_is_not_installed_is_named(graph: Path, tmp_path: Path) ->
         pytest.skip("TensorRT is installed here")
     with pytest.raises(PenstockError, match="needs tensorrt, which is not installed"):
         build(graph, asked().model_copy(update={"flavor": "tensorrt"}), tmp_path / "model.plan", tmp_path)
+
+
+START = "import os, signal, sys, time\nfrom penstock.export.engine import builder\nbuilder._alone()\n"
+# What a library might print: a line as the builder tells them, bytes that are no text, and by way of another process.
+NOISE = "print('{\"done\": 0}', flush=True)\nos.write(1, b'\\xff noise\\n')\nos.system('echo more noise')\n"
+
+
+def run_as(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have the builder's process run other code, after what it begins with."""
+    monkeypatch.setattr(
+        "penstock.export.engine.build.python_command",
+        lambda module, *words: [sys.executable, "-c", START + code, *words],
+    )
+
+
+def test_what_libraries_print_is_not_among_the_lines_that_the_builder_tells() -> None:
+    code = f"{START}{NOISE}builder.tell(phase='a', steps=2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b'{"phase": "a", "steps": 2}\n'
+    assert done.stderr.splitlines() == [b'{"done": 0}', b"\xff noise", b"more noise"]
+
+
+def test_an_engine_is_built_though_libraries_print_bytes_that_are_no_text(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "builder.tell(done={'flags': [], 'layers': 3, 'seconds': 0.5})"
+    run_as(monkeypatch, f"{NOISE}os.write(builder._told, b'\\xff\\n')\n{told}")
+    assert build(graph, asked(), tmp_path / "model.plan", tmp_path)["layers"] == 3
+
+
+def test_a_builder_that_fails_is_told_by_its_last_words_though_they_are_no_text(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_as(monkeypatch, f"{NOISE}os.write(2, b'out of \\xff\\n')\nsys.exit(3)")
+    with pytest.raises(PenstockError, match="cannot build the engine: out of \N{REPLACEMENT CHARACTER}"):
+        build(graph, asked(), tmp_path / "model.plan", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        ("SIGKILL", "'s process was killed, as it is where memory runs out; --batch gives it less to hold"),
+        ("SIGSEGV", r" dies of the graph \(SIGSEGV: last words\); "),
+    ],
+)
+def test_a_builder_that_is_killed_is_told_as_such(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, words: str
+) -> None:
+    run_as(monkeypatch, f"print('last words', flush=True)\nos.kill(os.getpid(), signal.{number})")
+    with pytest.raises(PenstockError, match=rf"^TensorRT for RTX \S+{words}"):
+        build(graph, asked(), tmp_path / "model.plan", tmp_path)
+
+
+def test_a_builder_ends_with_whoever_asked_for_it(graph: Path, tmp_path: Path) -> None:
+    """Killed, a process can do nothing more for its children. The engine is to go into a pipe, which is full."""
+    plan = tmp_path / "model.plan"
+    os.mkfifo(plan)
+    pipe = os.open(plan, os.O_RDWR | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom penstock.export.engine import build, recipe\n"
+        "graph, plan = map(Path, sys.argv[1:3])\n"
+        "build.build(graph, recipe.Recipe.model_validate_json(sys.argv[3]), plan, graph.parent)"
+    )
+    command = [sys.executable, "-c", code, str(graph), str(plan), asked(level=0).model_dump_json()]
+    try:
+        with subprocess.Popen(command) as process:
+            try:
+                until(lambda: len(having_open(plan)) == 1, 60)
+            finally:
+                process.kill()
+        until(lambda: not having_open(plan), 10)
+    finally:
+        os.close(pipe)
+
+
+def having_open(path: Path) -> set[str]:
+    """The numbers of other processes that have a file open."""
+    found = set()
+    for process in Path("/proc").glob("[1-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if any(handle.readlink() == path for handle in (process / "fd").iterdir()):
+                found.add(process.name)
+    return found - {str(os.getpid())}
+
+
+def until(true: Callable[[], bool], seconds: float) -> None:
+    give_up = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_what_tensorrt_8_does_not_have_is_refused_before_anything_is_built(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setattr(engines, "strongly_typed", lambda _: False)
+    recipe = asked().model_copy(update={"precision": precision})
+    run_as(monkeypatch, "sys.exit('it was started')")
+    with pytest.raises(PenstockError, match=rf"--precision {precision}: TensorRT \S+ has none; 10.12 and later do"):
+        build(graph, recipe, tmp_path / "model.plan", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("precision", "old", "taken"),
+    [
+        *((precision, True, True) for precision in ("fp32", "tf32", "fp16", "int8", "int8-fp16")),
+        *((precision, True, False) for precision in ("bf16", "fp8")),
+        *((precision, False, True) for precision in ("fp16", "bf16", "fp8")),
+    ],
+)
+def test_a_precision_is_refused_where_tensorrt_is_too_old_for_it(
+    monkeypatch: pytest.MonkeyPatch, precision: str, old: bool, taken: bool
+) -> None:
+    monkeypatch.setattr(engines, "strongly_typed", lambda _: not old)
+    module = SimpleNamespace(__version__="8.6.1")
+    if taken:
+        refuse_new(module, precision)
+    else:
+        with pytest.raises(PenstockError, match=rf"--precision {precision}: TensorRT 8\.6\.1 has none"):
+            refuse_new(module, precision)
 
 
 def test_building_and_deferring_need_neither_torch_nor_onnx() -> None:

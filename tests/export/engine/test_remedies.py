@@ -58,7 +58,8 @@ def test_of_many_errors_three_are_told(graph: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "remedy"),
     [
-        ("OutOfMemory: requested 4 GB", "--workspace"),
+        ("OutOfMemory: requested 4 GB", "--batch"),
+        ("no tactics within workspace limit 1 MiB", "--workspace"),
         ("Could not find any implementation for node x", "--builder-level 5"),
         ("something else", "--format onnx"),
     ],

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from torch import nn
 
 from penstock import artifact, engines
 from penstock.errors import PenstockError
-from penstock.export.formats import Options, trt
+from penstock.export.formats import Options, Source, trt
+
+if TYPE_CHECKING:
+    from tests.export.conftest import Written
 
 
 def test_the_receipt_says_which_tensorrt_built_the_engine_and_for_what(repository: Path) -> None:
@@ -24,21 +27,6 @@ def test_the_receipt_says_which_tensorrt_built_the_engine_and_for_what(repositor
     assert receipt.files.keys() >= {"model.plan", "model.onnx"}
 
 
-@pytest.mark.parametrize("name", ["digits-onnx-fp32", "digits-trt-fp16"])
-def test_a_graph_for_the_old_parser_is_of_opset_17_and_answers_the_same(repository: Path, name: str) -> None:
-    held = artifact.read(repository / name)
-    graph = onnx.load(str(held.folder / "model.onnx"))
-    before = graph.SerializeToString()
-    old = trt.for_old_parser(graph)
-    assert [item.version for item in old.opset_import if item.domain == ""] == [17]
-    assert graph.SerializeToString() == before
-    inputs, _ = held.golden()
-    answers: list[Any] = [
-        onnxruntime.InferenceSession(model.SerializeToString()).run(None, dict(inputs))[0] for model in (graph, old)
-    ]
-    assert np.allclose(*answers, rtol=0, atol=1e-5)
-
-
 def test_the_old_parser_takes_no_other_opset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engines, "strongly_typed", lambda _: False)
     source: Any = None  # which is not looked at
@@ -46,26 +34,24 @@ def test_the_old_parser_takes_no_other_opset(monkeypatch: pytest.MonkeyPatch, tm
         trt.export(source, Options("fp32", opset=18), tmp_path, tmp_path)
 
 
-def test_the_old_parser_gets_no_shape_that_starts_or_ends() -> None:
-    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    nodes = [
-        make("Shape", ["x"], ["rows"], start=0, end=1),
-        make("Shape", ["x"], ["last"], start=-1),
-        make("Concat", ["rows", "last"], ["shape"], axis=0),
-        make("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
-        make("Reshape", ["mean", "shape"], ["y"]),
-    ]
-    ends = [value("x", 1, ["n", 3, 4])], [value("y", 1, ["n", 4])]
-    graph = onnx.helper.make_graph(nodes, "g", *ends)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    old = trt.for_old_parser(model)
-    assert all(not node.attribute for node in old.graph.node if node.op_type == "Shape")
-    assert "ReduceMean" in {node.op_type for node in old.graph.node}  # it is of no pixels
-    x = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
-    answers: list[Any] = [
-        onnxruntime.InferenceSession(item.SerializeToString()).run(None, {"x": x})[0] for item in (model, old)
-    ]
-    assert np.array_equal(*answers)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "int8", "int8-fp16"])
+def test_what_is_left_for_any_tensorrt_is_of_the_old_parsers_opset(tmp_path: Path, precision: str) -> None:
+    source: Any = None  # which is not looked at
+    with pytest.raises(
+        PenstockError, match=r"^--opset 20: what --defer leaves may meet TensorRT 8, which reads opset 17"
+    ):
+        trt.export(source, Options(precision, opset=20, defer=True), tmp_path, tmp_path)
+
+
+def test_what_tensorrt_8_cannot_build_anyway_may_be_left_in_another_opset(
+    source_of: Callable[..., Source], write: Callable[..., Written]
+) -> None:
+    source = source_of(nn.Linear(8, 4), "x:float32[batch,8]")
+    written = write(source, "trt", precision="bf16", opset=20, defer=True)
+    assert written.built.build["opset"] == 20
+    assert written.built.build["deferred"]
+    (opset,) = [item.version for item in onnx.load(str(written.path)).opset_import if item.domain == ""]
+    assert opset == 20
 
 
 def test_the_config_of_an_engine_that_triton_cannot_run_says_so(repository: Path) -> None:
@@ -74,21 +60,3 @@ def test_the_config_of_an_engine_that_triton_cannot_run_says_so(repository: Path
     assert lines[0].startswith("# Triton has no backend") == (flavor == "tensorrt_rtx")
     assert 'name: "digits-trt-fp16"' in lines
     assert (repository / "digits-onnx-fp32/config.pbtxt").read_text().startswith("name: ")
-
-
-@pytest.mark.parametrize(
-    ("axes", "keepdims", "operator"), [([-1, -2], 1, "GlobalAveragePool"), ([2, 3], 0, "ReduceMean")]
-)
-def test_the_old_parser_gets_a_mean_over_pixels_as_a_pool(axes: list[int], keepdims: int, operator: str) -> None:
-    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    nodes = [make("Relu", ["x"], ["h"]), make("ReduceMean", ["h"], ["y"], axes=axes, keepdims=keepdims)]
-    shape = ["n", 3, 1, 1][: 4 if keepdims else 2]
-    graph = onnx.helper.make_graph(nodes, "g", [value("x", 1, ["n", 3, 4, 5])], [value("y", 1, shape)])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    old = trt.for_old_parser(model)
-    assert [node.op_type for node in old.graph.node] == ["Relu", operator]
-    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
-    answers: list[Any] = [
-        onnxruntime.InferenceSession(item.SerializeToString()).run(None, {"x": x})[0] for item in (model, old)
-    ]
-    assert np.allclose(*answers, rtol=0, atol=1e-6)

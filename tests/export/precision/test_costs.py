@@ -199,3 +199,15 @@ def test_a_share_and_the_rest_make_the_whole(table: dict[str, int], names: set[s
     assert held.saved_bytes(names) + held.saved_bytes(rest) == 3 * sum(table.values())
     assert replace(held, width=2).saved_bytes(names) * 3 == held.saved_bytes(names) * 2
     assert 0 <= held.share(names) <= 1
+
+
+def test_a_weight_that_several_nodes_read_is_saved_once_and_only_if_none_reads_it_in_float32(tmp_path: Path) -> None:
+    make = helper.make_node
+    nodes = [
+        make("MatMul", ["x", "w"], ["h"], name="first"),
+        make("MatMul", ["h", "w"], ["g"], name="second"),
+        make("MatMul", ["g", "v"], ["y"], name="last"),
+    ]
+    found = costs(graph(nodes, {"w": (4, 4), "v": (4, 2)}, {"x": ("batch", 4)}), ones(x=(1, 4)), 1, tmp_path)
+    saved = [found.saved_bytes(names) for names in (["first"], ["first", "second"], ["last"], ["second", "last"])]
+    assert saved == [0, 3 * 16, 3 * 8, 3 * 8]

@@ -32,7 +32,7 @@ def test_a_machine_without_a_gpu_is_told_what_an_engine_needs(repository: Path) 
     assert "NVIDIA GPU" in reason
     with pytest.raises(PenstockError) as caught:
         held.load()
-    for part in ("NVIDIA GPU", held.receipt.hardware, "penstock export --format trt --precision fp16"):
+    for part in ("NVIDIA GPU", held.receipt.hardware, f"penstock build {repository / 'digits-trt-fp16'}"):
         assert part in str(caught.value)
 
 
@@ -204,6 +204,16 @@ def test_whoever_waits_for_a_lane_is_told_that_the_runner_closes(gpu: Gpu, monke
         for name, array in feeds(4).items():
             lease.inputs[name][...] = array
         lease.run()
+
+
+def test_a_runner_that_closed_while_in_use_stays_closed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtimes.tensorrt._CLOSE_S", 0.1)
+    loaded = runner(gpu, lanes=1)
+    assert loaded.settled(10)
+    with loaded.lease(((4, 3), (4,))):
+        loaded.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loaded.run(feeds(4))
 
 
 @pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaStreamSynchronize", "cudaSetDevice"])
