@@ -63,9 +63,7 @@ def of_artifact(path: Path) -> Inspection:
             f"{told} as its float32 source does, on {checked.samples} {kind} samples, within the limits above",
             f"every variant and version of the model takes {contract}",
         ),
-        next=_go_on(path, receipt)
-        if not broken and reason is None
-        else (artifact.rebuild_command(found, whole=not broken),),
+        next=_go_on(path, receipt) if fit else (artifact.rebuild_command(found, whole=not broken),),
         details={**receipt.model_dump(mode="json", by_alias=True), "broken": broken, "unavailable": reason},
     )
 
