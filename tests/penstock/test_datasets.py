@@ -116,7 +116,10 @@ def test_an_npz_without_labels_has_none(tmp_path: Path) -> None:
         ({"x": np.ones((0, 2))}, "at least 1"),
         ({"x": np.float32(1)}, "same number of rows"),
         ({"x": np.ones(3), "labels": np.ones(3)}, "labels have dtype float64; they must be integers"),
-        ({"x": np.ones(3), "labels": np.ones((3, 2), np.int64)}, "same number of rows"),
+        (
+            {"x": np.ones(3), "labels": np.ones((3, 2), np.int64)},
+            "labels have shape [3, 2]; they must be one for each row",
+        ),
         ({"x": np.array([{}, {}])}, "plain arrays"),
         ({"x": np.array(["a", "b"])}, "'x' holds no numbers"),
         ({"x": np.array([b"a", b"b"])}, "'x' holds no numbers"),
