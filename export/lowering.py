@@ -31,6 +31,8 @@ _METHODS = {("int8", "onnxruntime"): "max", ("int8", "tensorrt"): "entropy", ("f
 # What onnxruntime's CUDA provider has no bf16 kernels for: it refuses the graph (seen with 1.31 on an H100).
 _NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LSTM", "GRU", "RNN")
 _SHOWN = 5
+# Under this share of the multiply-adds a lowering is told to be of little use.
+_LITTLE = 0.1
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def lower(
     if not low:
         raise PenstockError(f"{wish.precision} finds nothing here that it could lower; export it as fp32")
     notes["lowered_nodes"] = len(low)
+    if counted.operations and plan.lowered_operations < _LITTLE:
+        wish.say(f"note: {wish.precision} lowers {plan.lowered_operations:.1%} of the multiply-adds alone")
     # Between pairs of its neighbours a node computes as they do, whatever was planned of it.
     plan = plan.model_copy(update={"kept": tuple(name for name in plan.kept if name not in low)})
     if plan.points[1:]:
