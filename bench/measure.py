@@ -102,7 +102,9 @@ def _row(path: Path, device: str) -> Row:
 def _reference(rows: list[Row], wanted: str | None) -> str:
     names = [row.name for row in rows]
     if len(set(names)) != len(names):
-        raise PenstockError(f"two artifacts have one name: {', '.join(names)}")
+        twice = next(name for name in names if names.count(name) > 1)
+        paths = ", ".join(str(row.artifact.folder) for row in rows if row.name == twice)
+        raise PenstockError(f"two artifacts are named {twice!r}: {paths}; penstock export --name tells them apart")
     if wanted is not None:
         if wanted not in names:
             raise PenstockError(f"--reference {wanted!r}: must be one of those that run here: {', '.join(names)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from penstock.export.precision.half import ForHalf
 from penstock.export.precision.int8 import ForOnnxruntime
 from penstock.export.precision.tensorrt import ForTensorrt
 from penstock.inspection import precisions
-from penstock.receipt import Calibration, Plan, PlanPoint
+from penstock.receipt import Calibration, Plan
 from penstock.signature import Signature
 
 Target = Literal["onnxruntime", "tensorrt"]
@@ -199,20 +198,6 @@ def _tell_headroom(lowering: ForHalf, target: Target, say: Say) -> None:
 
 def _tell(plan: Plan, say: Say) -> None:
     """Print the curve: nodes kept, the error with them, and what is lowered then."""
-    best: dict[int, PlanPoint] = {}
-    for point in plan.points:
-        held = best.get(len(point.kept))
-        if held is None or (point.within, -_error(point)) > (held.within, -_error(held)):
-            best[len(point.kept)] = point
-    for count, point in sorted(best.items()):
-        drop = "" if point.drop is None else f", {point.drop:.2f} points of accuracy lost"
-        within = "within the budget" if point.within else "over it"
-        say(
-            f"  {count} kept in float32: error {_error(point):.2e}{drop}, {point.lowered_operations:.0%} of "
-            f"multiply-adds lowered, {point.saved_bytes / 1e6:.2f} MB saved, {within}"
-        )
+    for line in budget.curve(plan.points):
+        say(line)
     say(f"kept in float32: {', '.join(plan.kept)}")
-
-
-def _error(point: PlanPoint) -> float:
-    return inf if point.error is None else point.error

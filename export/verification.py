@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from penstock import architecture, card, checkpoint, datasets, options, trial
+from penstock import architecture, card, checkpoint, datasets, evaluation, options, trial
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.errors import GateError, PenstockError, Say
@@ -58,8 +58,11 @@ def verify(
     accepted = max(held) if "--max-error" in receipt.source.options else None
     steadiness.check_source(reference, limits.of_source(reference.noise, accepted))
     terms = Terms(reference, accepted)
-    if (kept := receipt.verification.accuracy) is not None and given is not None and given.labels is not None:
-        terms = replace(terms, accuracy=proving.accuracy(reference, given, kept.most_lost))
+    labelled = given
+    if (kept := receipt.verification.accuracy) is not None and given is None and "--data" not in receipt.source.options:
+        labelled = evaluation.held_out(receipt.dataset, receipt.preprocess, "val")  # as the export took them
+    if kept is not None and labelled is not None and labelled.labels is not None:
+        terms = replace(terms, accuracy=proving.accuracy(reference, labelled, kept.most_lost))
     budget = terms.budget(receipt.precision)
     kind = "real" if reference.real else "SYNTHETIC"
     budget = replace(budget, limits=_widened(found) or budget.limits)

@@ -59,10 +59,10 @@ def opened(folder: Path, say: Say, device: str = "cpu") -> Artifact:
     """
     found = artifact.read(folder)
     found.check_digests()
+    say(f"{found.folder}: {len(found.receipt.files)} files, digests as in the receipt")
     reason = found.unavailable(device)
     if reason is not None:
         raise PenstockError(f"{found.folder}: {reason}")
-    say(f"{found.folder}: {len(found.receipt.files)} files, digests as in the receipt")
     return found
 
 

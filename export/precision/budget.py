@@ -7,7 +7,7 @@ is within its budget, and each of those is then tried without: greedy, then trim
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Protocol
@@ -84,7 +84,12 @@ def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: S
     if quick.taken_over:
         say(f"{quick.taken_over} trials of an earlier run are taken over")
     ranked = rank(lowering, quick)
-    kept = _grown(ranked, trials, points, lowering, costs)
+    try:
+        kept = _grown(ranked, trials, points, lowering, costs)
+    except PenstockError:
+        for line in curve(points):
+            say(line)
+        raise
     kept = _trimmed(kept, trials, points, lowering, costs)
     points = sorted(
         set(points), key=lambda point: (len(point.kept), inf if point.error is None else point.error, point.kept)
@@ -94,6 +99,26 @@ def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: S
         points=tuple(points),
         lowered_operations=_point(lowering, trials, kept, costs).lowered_operations,
     )
+
+
+def curve(points: Sequence[PlanPoint]) -> Iterator[str]:
+    """The best point for each number of nodes kept, in lines: the error with them, and what is lowered then."""
+    best: dict[int, PlanPoint] = {}
+    for point in points:
+        held = best.get(len(point.kept))
+        if held is None or (point.within, -_error(point)) > (held.within, -_error(held)):
+            best[len(point.kept)] = point
+    for count, point in sorted(best.items()):
+        drop = "" if point.drop is None else f", {point.drop:.2f} points of accuracy lost"
+        within = "within the budget" if point.within else "over it"
+        yield (
+            f"  {count} kept in float32: error {_error(point):.2e}{drop}, {point.lowered_operations:.0%} of "
+            f"multiply-adds lowered, {point.saved_bytes / 1e6:.2f} MB saved, {within}"
+        )
+
+
+def _error(point: PlanPoint) -> float:
+    return inf if point.error is None else point.error
 
 
 def rank(lowering: Lowering, quick: Trials) -> list[str]:

@@ -63,9 +63,18 @@ def of_artifact(path: Path) -> Inspection:
             f"{told} as its float32 source does, on {checked.samples} {kind} samples, within the limits above",
             f"every variant and version of the model takes {contract}",
         ),
-        next=_go_on(path, receipt) if fit else (artifact.rebuild_command(found, whole=not broken),),
+        next=_go_on(path, receipt) if fit else _elsewhere(path, found, whole=not broken),
         details={**receipt.model_dump(mode="json", by_alias=True), "broken": broken, "unavailable": reason},
     )
+
+
+def _elsewhere(path: Path, found: Artifact, *, whole: bool) -> tuple[str, ...]:
+    """What to do with an artifact that does not run here: built ones are verified where they do."""
+    again = artifact.rebuild_command(found, whole=whole)
+    if not whole or found.receipt.build.get("deferred"):
+        return (again,)
+    verify = command("verify", path)
+    return (verify, again) if found.receipt.format == "trt" else (verify,)
 
 
 def _go_on(path: Path, receipt: Receipt) -> tuple[str, ...]:

@@ -131,3 +131,12 @@ def test_data_without_labels_is_refused(repository: Path, tmp_path: Path) -> Non
     np.savez(tmp_path / "few.npz", image=np.zeros((5, 1, 8, 8), np.float32))
     with pytest.raises(PenstockError, match="accuracy needs labels"):
         measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.01, data=tmp_path / "few.npz"))
+
+
+def test_two_artifacts_of_one_name_are_told_with_their_folders(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "digits-onnx-fp32", tmp_path / "digits-onnx-fp32")
+    paths = [repository / "digits-onnx-fp32", tmp_path / "digits-onnx-fp32"]
+    with pytest.raises(PenstockError) as caught:
+        measure(paths, Plan(batches=(1,), seconds=0.05))
+    assert "two artifacts are named 'digits-onnx-fp32': " in str(caught.value)
+    assert all(str(path) in str(caught.value) for path in paths)

@@ -260,6 +260,15 @@ def test_accuracy_that_cannot_be_counted_again_is_said_to_be_left_out(
     assert said[-1].startswith("verified: ")
 
 
+def test_labels_of_the_data_set_that_the_checkpoint_records_need_no_naming(trained: Path, tmp_path: Path) -> None:
+    request = Request(trained, precisions=("int8",), output=tmp_path, accuracy_drop=1.0)
+    (made,) = pipeline.export(request, lambda line: None)
+    said: list[str] = []
+    verification.verify(made.folder.parent, trained, None, None, said.append)
+    assert NOT_LOOKED_AT not in said
+    assert any(line.startswith("  accuracy ") and line.endswith("(may fall by 1 points)") for line in said)
+
+
 def test_accuracy_that_falls_by_more_than_it_may_stops_it(labelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The labels are now those of other weights, and so is the source: the artifact gets few of them right."""
     monkeypatch.chdir(labelled)

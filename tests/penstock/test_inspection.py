@@ -911,7 +911,7 @@ def test_an_engine_that_this_machine_cannot_run_says_what_to_rebuild(repository:
     found = told(folder)
     assert found.facts["this machine"] == "cannot run it"
     assert "the graph alone was run, the engine not yet" in found.facts["verified"]
-    assert found.next == (f"penstock build {folder}",)
+    assert found.next == (f"penstock verify {folder}", f"penstock build {folder}")
     assert told(folder / "1" / "model.plan").kind == "TensorRT engine"
 
 
