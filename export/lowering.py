@@ -27,8 +27,12 @@ Target = Literal["onnxruntime", "tensorrt"]
 AUTO = "auto"
 # What static scales are measured by where the user does not say.
 _METHODS = {("int8", "onnxruntime"): "max", ("int8", "tensorrt"): "entropy", ("fp8", "tensorrt"): "max"}
-# What onnxruntime's CUDA provider has no bf16 kernels for: it refuses the graph (seen with 1.31 on an H100).
-_NO_BF16 = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LSTM", "GRU", "RNN")
+# What has no bf16 kernels: of onnxruntime's CUDA provider, which refuses the graph (seen with 1.31 on an H100), and of
+# TensorRT's parser (seen with TensorRT for RTX 1.7.1).
+_NO_BF16: dict[Target, tuple[str, ...]] = {
+    "onnxruntime": ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LSTM", "GRU", "RNN"),
+    "tensorrt": ("HardSwish",),
+}
 _SHOWN = 5
 # Under this share of the multiply-adds a lowering is told to be of little use.
 _LITTLE = 0.1
@@ -119,7 +123,7 @@ def _lowering(
 ) -> ForHalf | ForDynamic | ForOnnxruntime | ForTensorrt:
     least = signature.min_batch
     if precision in ("fp16", "bf16"):
-        without = _NO_BF16 if (precision, target) == ("bf16", "onnxruntime") else ()
+        without = _NO_BF16[target] if precision == "bf16" else ()
         floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
         return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work, without)
     if (precision, target) == ("int8", "onnxruntime"):
