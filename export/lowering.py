@@ -16,7 +16,7 @@ from penstock.export.precision import budget, calibration, dynamic, qdq
 from penstock.export.precision.budget import Judge, Trials
 from penstock.export.precision.costs import Costs, costs
 from penstock.export.precision.dynamic import ForDynamic
-from penstock.export.precision.half import ForHalf
+from penstock.export.precision.half import ForHalf, for_half
 from penstock.export.precision.int8 import ForOnnxruntime
 from penstock.export.precision.tensorrt import ForTensorrt
 from penstock.inspection import precisions
@@ -124,8 +124,7 @@ def _lowering(
     least = signature.min_batch
     if precision in ("fp16", "bf16"):
         without = _NO_BF16[target] if precision == "bf16" else ()
-        floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
-        return ForHalf(source, precision, real or samples, floats - signature.ranges.keys(), least, work, without)
+        return for_half(source, precision, signature, real or samples, work, without)
     if (precision, target) == ("int8", "onnxruntime"):
         qdq.refuse_reaching_in(source, precision)
     if method == dynamic.METHOD:

@@ -40,6 +40,8 @@ PRECISIONS = tuple(limits.LIMITS)
 GOLDEN_ROWS = 8
 _RANDOM_ROWS = 128
 AUTO = "auto"
+# The precisions that have scales, which are measured on samples.
+_SCALED = {"int8", "int8-fp16", "fp8"}
 # Measured seconds for each candidate.
 _AUTO_S = 2.0
 _NO_ROOM = 1 << 20
@@ -100,7 +102,7 @@ def _refuse_idle(request: Request) -> None:
         raise PenstockError(
             f"--accuracy-drop {request.accuracy_drop:g}: is of a lower precision, as --int8 is, not of {asked}"
         )
-    if request.calibration != lowering.AUTO and not {"int8", "int8-fp16", "fp8"} & set(request.precisions):
+    if request.calibration != lowering.AUTO and not _SCALED & set(request.precisions):
         raise PenstockError(f"--calibration {request.calibration}: is of int8 and fp8, not of {asked}")
 
 
@@ -156,11 +158,7 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
         f"{noise:.1e} ({reference.noise.by})"
     )
     calibration = given or origin.calibration
-    if (
-        request.random_data
-        and request.calibration != dynamic.METHOD
-        and {"int8", "int8-fp16", "fp8"} & set(request.precisions)
-    ):
+    if request.random_data and request.calibration != dynamic.METHOD and _SCALED & set(request.precisions):
         say("note: scales are measured on RANDOM numbers, as --data random asks; the receipt says so")
         sizes = {name: dim.opt for name, dim in card.signature.dims.items()}
         calibration = synthesize(card.signature, {**sizes, str(card.signature.batch): _RANDOM_ROWS})

@@ -73,13 +73,13 @@ def main() -> None:
         app(args=options.spelled_out(sys.argv[1:]))
     except PenstockError as error:
         if _terminated:  # a library took the interrupt for a failure of what it was running
-            _end("terminated", 143, prefix="")
+            _end_early()
         _end(str(error), 2)
     except KeyboardInterrupt:
-        _end("terminated" if _terminated else "interrupted", 143 if _terminated else 130, prefix="")
+        _end_early()
     except SystemExit as error:
         if error.code == 130:  # typer has met the ^C first
-            _end("terminated" if _terminated else "interrupted", 143 if _terminated else 130, prefix="")
+            _end_early()
         raise
     except BrokenPipeError:
         sys.stderr.close()
@@ -100,6 +100,13 @@ def _terminate(*_: object) -> None:
     global _terminated
     _terminated = True
     raise KeyboardInterrupt
+
+
+def _end_early() -> None:
+    """Leave as whoever sent the signal expects."""
+    if _terminated:
+        _end("terminated", 143, prefix="")
+    _end("interrupted", 130, prefix="")
 
 
 def _end(message: str, code: int, prefix: str = "error: ") -> None:
@@ -350,7 +357,7 @@ def export(
         precisions = options.EVERY_PRECISION
     pipeline = _stage("penstock.export.pipeline", "export")
     engine = _stage("penstock.export.engine.recipe", "export").wishes(
-        flavor=trt_flavor and trt_flavor.replace("-", "_"),
+        flavor=trt_flavor,
         workspace_mb=workspace,
         level=builder_level,
         hardware_compat=hardware_compat,
@@ -403,16 +410,16 @@ def build(
     """
     deferred = _stage("penstock.export.deferred", "export")
     given = {
-        "flavor": trt_flavor and trt_flavor.replace("-", "_"),
+        "flavor": trt_flavor,
         "workspace_mb": workspace,
         "level": builder_level,
         "hardware_compat": hardware_compat,
         "limit_s": build_limit,
     }
     asked = {field: value for field, value in given.items() if value is not None}
-    _stage("penstock.export.engine.recipe", "export").wishes(**asked)
+    wishes = _stage("penstock.export.engine.recipe", "export").wishes(**asked)
     with _working("building"):
-        deferred.build(artifact, _say, **asked)
+        deferred.build(artifact, _say, **wishes.model_dump(exclude_unset=True))
 
 
 @app.command()

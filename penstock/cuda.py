@@ -72,13 +72,13 @@ def count() -> int:
 def problem() -> str | None:
     """Why no NVIDIA GPU can be used here, or None."""
     try:
-        call("cudaGetDeviceCount")
+        found = call("cudaGetDeviceCount")
     except PenstockError:
         return "cuda-bindings is not installed: pip install cuda-bindings"
     except CudaError as error:
         # Without a driver CUDA calls it insufficient.
         return f"CUDA answers {error}" if _driver() else "none was found on this machine"
-    return None if count() else "none was found on this machine"
+    return None if found else "none was found on this machine"
 
 
 def facts(device: int = 0) -> dict[str, Any] | None:

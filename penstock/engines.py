@@ -33,9 +33,10 @@ def flavor_of(wanted: str | None = None, *, build: bool = False) -> tuple[str, M
     Raises:
         PenstockError: none is installed.
     """
-    found = [(name, module) for name in ([wanted] if wanted else FLAVORS) if (module := _imported(name)) is not None]
+    names = [wanted] if wanted else list(FLAVORS)
+    found = [(name, module) for name in names if (module := _imported(name)) is not None]
     if not found:
-        broken = "; ".join(said for name in ([wanted] if wanted else FLAVORS) if (said := _broken(name)))
+        broken = "; ".join(said for name in names if (said := _broken(name)))
         raise PenstockError(
             f"a TensorRT engine needs {wanted or 'TensorRT'}, which {broken or f'is not installed: {INSTALL}'}"
         )

@@ -27,7 +27,6 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 
-log = logging.getLogger(__name__)
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
@@ -171,8 +170,7 @@ def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bound
             body = await _inflated(request, bounds)
             call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature)
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority)
-            labels = model.receipt.labels if model.receipt else None
-            content, headers = replies.encode(name, model.version, call, answer, labels)
+            content, headers = replies.encode(name, model.version, call, answer, model.labels)
             if (coding := compression.wanted(request.headers.get("accept-encoding", ""))) is not None:
                 content = await asyncio.to_thread(compression.deflated, content, coding)
                 headers["Content-Encoding"] = coding
@@ -208,8 +206,7 @@ async def _counted(
         response = _error(RequestError(error.detail, error.status_code))
     except Exception as error:
         response = _error(error)
-    metrics.requests.labels(label, str(response.status_code)).inc()
-    metrics.seconds.labels(label).observe(time.perf_counter() - started)
+    metrics.answered(label, response.status_code, time.perf_counter() - started)
     return response
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -51,27 +51,22 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Call
     # Before a model's own: "stats" is no model's name there.
     @app.get("/v2/models/stats", tags=["models"])
     async def all_statistics() -> Response:
-        models = repository.models.values()
-        return reply({"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]})
+        return reply(statistics_of(repository.models.values()))
 
     @app.get("/v2/models/{name}/stats", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/stats", tags=["models"])
     async def statistics(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
-        return reply({"model_stats": [model.statistics.as_dict(name, model.version)]})
+        return reply(statistics_of([find(repository, name, version)]))
 
     @app.get("/v2/models/{name}/config", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/config", tags=["models"])
     async def config(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
-        return reply(config_of(model))
+        return reply(config_of(find(repository, name, version)))
 
     @app.get("/v2/models/{name}", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
     async def metadata(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
-        platform = tritonconfig.PLATFORMS.get(runtime_of(model), runtime_of(model))
-        return reply(replies.metadata(name, model.version, model.signature, platform))
+        return reply(metadata_of(find(repository, name, version)))
 
     @app.get("/v2/models/{name}/ready", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
@@ -82,10 +77,21 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Call
         return reply({"name": name, "ready": True})
 
 
+def metadata_of(model: Model) -> dict[str, Any]:
+    """A model's metadata, as the protocol has it."""
+    platform = tritonconfig.PLATFORMS.get(_runtime(model), _runtime(model))
+    return replies.metadata(model.name, model.version, model.signature, platform)
+
+
+def statistics_of(models: Iterable[Model]) -> dict[str, Any]:
+    """What models have done, as the statistics extension has it."""
+    return {"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]}
+
+
 def config_of(model: Model) -> dict[str, Any]:
     """A model's configuration, as the protocol's extension has it."""
     file = model.receipt.model_file if model.receipt else f"{model.name}.onnx"
-    return tritonconfig.as_dict(model.name, runtime_of(model), file, model.signature, model.limits.instances or 1)
+    return tritonconfig.as_dict(model.name, _runtime(model), file, model.signature, model.limits.instances or 1)
 
 
 def refuse_parameters(given: Any) -> None:
@@ -100,8 +106,7 @@ def refuse_parameters(given: Any) -> None:
         )
 
 
-def runtime_of(model: Model) -> str:
-    """The runtime that answers for a model."""
+def _runtime(model: Model) -> str:
     return model.receipt.runtime if model.receipt else "onnxruntime"
 
 
@@ -115,12 +120,11 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
         ready = asked.get("ready", False)
         if not isinstance(ready, bool):
             raise RequestError(f"ready is {str(ready)[:40]!r}; it must be true or false")
-        return reply([row for row in repository.index() if not ready or row["state"] == "READY"])
+        return reply(repository.index(ready=ready))
 
     @app.post("/v2/repository/models/{name}/load", tags=["repository"])
     async def load(request: Request, name: str) -> Response:
-        given = (await _object(request)).get("parameters", {})
-        refuse_parameters(given)
+        refuse_parameters((await _object(request)).get("parameters", {}))
         await repository.load(name)
         return reply({})
 
@@ -133,7 +137,7 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
 
 def _add_settings(app: FastAPI, reply: Reply) -> None:
     @app.get("/v2/logging", tags=["settings"])
-    async def logginglog_settings() -> Response:
+    async def logging_settings() -> Response:
         return reply(log_settings())
 
     @app.post("/v2/logging", tags=["settings"])

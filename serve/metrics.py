@@ -62,6 +62,11 @@ class Metrics:
         """The metrics that one model's scheduler feeds."""
         return ModelMetrics(self, name, str(version))
 
+    def answered(self, model: str, status: int, seconds: float) -> None:
+        """Count a request: the model's name, empty for one that is not served, and how it ended."""
+        self.requests.labels(model, str(status)).inc()
+        self.seconds.labels(model).observe(seconds)
+
     def text(self) -> bytes:
         """All figures, in Prometheus' text format."""
         return generate_latest(self.registry)

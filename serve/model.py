@@ -75,16 +75,6 @@ class Model:
         )
 
     async def infer(self, inputs: Arrays, *, timeout_s: float | None = None, priority: int = 0) -> dict[str, Any]:
-        """The outputs for a request's inputs, as `_infer` has them, counted in the model's statistics."""
-        started, answered = time.perf_counter(), False
-        try:
-            found = await self._infer(inputs, timeout_s, priority)
-            answered = True
-            return found
-        finally:
-            self.statistics.request(time.perf_counter() - started, answered=answered)
-
-    async def _infer(self, inputs: Arrays, timeout_s: float | None, priority: int) -> dict[str, Any]:
         """The outputs for a request's inputs; one of more rows than a batch holds is split and joined again.
 
         Args:
@@ -96,6 +86,15 @@ class Model:
             SignatureMismatch: the inputs are not the signature's.
             QueueFull, Expired, Closed: from the scheduler.
         """
+        started, answered = time.perf_counter(), False
+        try:
+            found = await self._infer(inputs, timeout_s, priority)
+            answered = True
+            return found
+        finally:
+            self.statistics.request(time.perf_counter() - started, answered=answered)
+
+    async def _infer(self, inputs: Arrays, timeout_s: float | None, priority: int) -> dict[str, Any]:
         self.signature.check(inputs, limit_batch=False)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         if self.signature.batch is None:
@@ -120,6 +119,11 @@ class Model:
         if len(submits) == 1:
             return dict(await submits[0])
         return take(join(await _all(submits)), slice(rows))
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of its classes, where its receipt has them."""
+        return self.receipt.labels if self.receipt else None
 
     @property
     def ready(self) -> bool:

@@ -65,8 +65,7 @@ def answer(model: Model, outputs: dict[str, Any], top_k: int) -> dict[str, Any]:
     task = model.receipt.task if model.receipt else None
     if task != "classification" or outputs[first].ndim != 2:
         return {**said, "outputs": {name: array.tolist() for name, array in outputs.items()}}
-    labels = model.receipt.labels if model.receipt else None
-    return {**said, "predictions": [_labelled(row, labels, top_k) for row in softmax(outputs[first])]}
+    return {**said, "predictions": [_labelled(row, model.labels, top_k) for row in softmax(outputs[first])]}
 
 
 def _labelled(scores: NDArray[np.float64], labels: tuple[str, ...] | None, top_k: int) -> dict[str, Any]:

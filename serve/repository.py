@@ -40,8 +40,8 @@ class Repository:
         found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
         return found or ([] if self.models or self.unloaded else ["no model is loaded"])
 
-    def index(self) -> list[dict[str, Any]]:
-        """Name, version, state and reason of each model, as the repository extension of the protocol lists them."""
+    def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
+        """Name, version, state and reason of each model, or of those that are ready, as the protocol lists them."""
         rows = [
             {
                 "name": model.name,
@@ -55,7 +55,7 @@ class Repository:
         rows += [
             {"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name, reason in missing.items()
         ]
-        return sorted(rows, key=lambda row: row["name"])
+        return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
 
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -15,14 +14,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock import tritonconfig
 from penstock.serve import control, messages, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.tensors import from_bytes
 
-log = logging.getLogger(__name__)
 # gRPC's code for each HTTP status that a failure has.
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -68,11 +65,7 @@ class Service:
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        model = self._model(request.name, request.version)
-        runtime = control.runtime_of(model)
-        held = replies.metadata(
-            model.name, model.version, model.signature, tritonconfig.PLATFORMS.get(runtime, runtime)
-        )
+        held = control.metadata_of(self._model(request.name, request.version))
         return json_format.ParseDict(held, messages.message("ModelMetadataResponse")())
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -83,11 +76,10 @@ class Service:
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
         models = [self._model(request.name, request.version)] if request.name else self._repository.models.values()
-        held = {"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]}
-        return json_format.ParseDict(held, messages.message("ModelStatisticsResponse")())
+        return json_format.ParseDict(control.statistics_of(models), messages.message("ModelStatisticsResponse")())
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
-        rows = [row for row in self._repository.index() if not request.ready or row["state"] == "READY"]
+        rows = self._repository.index(ready=request.ready)
         return json_format.ParseDict({"models": rows}, messages.message("RepositoryIndexResponse")())
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -151,25 +143,20 @@ def decode(request: Any, model: Model) -> protocol.InferRequest:
     Raises:
         RequestError: naming the field, the value and the rule.
     """
-    raw = list(request.raw_input_contents)
+    raw = iter(request.raw_input_contents)
+    given = len(request.raw_input_contents)
+    if given and given != len(request.inputs):
+        raise RequestError(f"raw_input_contents has {given} entries for {len(request.inputs)} inputs")
     inputs: dict[str, Any] = {}
     for tensor in request.inputs:
         if tensor.name in inputs:
             raise RequestError(f"input {tensor.name[:256]!r} is given twice")
         dtype = protocol.dtype_of(tensor.name, tensor.datatype)
         shape = protocol.shape_of(tensor.name, list(tensor.shape))
-        if request.raw_input_contents:
-            if not raw:
-                raise RequestError(
-                    f"raw_input_contents has {len(request.raw_input_contents)} entries for {len(request.inputs)} inputs"
-                )
-            inputs[tensor.name] = from_bytes(tensor.name, memoryview(raw.pop(0)), dtype, shape)
+        if given:
+            inputs[tensor.name] = from_bytes(tensor.name, memoryview(next(raw)), dtype, shape)
         else:
             inputs[tensor.name] = _from_contents(tensor, dtype, shape)
-    if raw:
-        raise RequestError(
-            f"raw_input_contents has {len(request.raw_input_contents)} entries for {len(request.inputs)} inputs"
-        )
     outputs = [{"name": tensor.name, "parameters": _parameters(tensor.parameters)} for tensor in request.outputs]
     return protocol.asked(inputs, outputs, _parameters(request.parameters), request.id or None, model.signature)
 
@@ -208,9 +195,8 @@ def encode(model: Model, call: protocol.InferRequest, answer: dict[str, Any]) ->
     response = messages.message("ModelInferResponse")(
         model_name=model.name, model_version=str(model.version), id=call.id or ""
     )
-    labels = model.receipt.labels if model.receipt else None
     for name, wanted in call.outputs.items():
-        entry, raw = replies.output(name, answer[name], protocol.Wanted(True, wanted.classes), labels)
+        entry, raw = replies.output(name, answer[name], protocol.Wanted(True, wanted.classes), model.labels)
         response.outputs.add(name=name, datatype=entry["datatype"], shape=entry["shape"])
         response.raw_output_contents.append(bytes(raw or b""))
     return response

@@ -115,9 +115,7 @@ def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Boun
 
     async def start() -> Callable[[float], Awaitable[None]]:
         def counted(name: str, status: int, seconds: float) -> None:
-            label = name if name in repository.models else ""
-            metrics.requests.labels(label, str(status)).inc()
-            metrics.seconds.labels(label).observe(seconds)
+            metrics.answered(name if name in repository.models else "", status, seconds)
 
         stop: Callable[[float], Awaitable[None]] = await rpc.start(
             repository, find, counted, address, bounds.max_body_bytes

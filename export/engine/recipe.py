@@ -40,6 +40,8 @@ def wishes(**given: Any) -> Wishes:
     Raises:
         PenstockError: a value is none of its choices.
     """
+    if given.get("flavor"):
+        given["flavor"] = given["flavor"].replace("-", "_")
     for option, field, choices in (
         ("--trt-flavor", "flavor", (None, "tensorrt", "tensorrt_rtx")),
         ("--hardware-compat", "hardware_compat", ("none", "ampere+", "same-cc")),

@@ -12,8 +12,7 @@ from penstock import engines
 from penstock.errors import PenstockError, require
 from penstock.export import graph as graphs
 from penstock.export import protos
-from penstock.export.engine.build import NEW as _NEW
-from penstock.export.engine.build import build, hardware, refuse_new
+from penstock.export.engine.build import NEW, build, hardware, refuse_new
 from penstock.export.engine.old_parser import OLD_OPSET, for_old_parser
 from penstock.export.engine.recipe import GRAPH_FILE, LATER_FILE, MODEL_FILE, Recipe, profiles
 from penstock.export.formats import Built, Options, Source
@@ -21,7 +20,7 @@ from penstock.export.limits import WHOLE
 from penstock.export.opsets import at_opset
 from penstock.export.precision import qdq
 from penstock.export.precision.emulation import stand_in
-from penstock.export.precision.half import ForHalf
+from penstock.export.precision.half import for_half
 from penstock.export.quiet import quiet
 from penstock.export.sharing import share_weights
 
@@ -54,7 +53,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
             _write(half, folder, LATER_FILE)
         else:
             graph = half
-    if old and options.precision not in _NEW:
+    if old and options.precision not in NEW:
         graph = for_old_parser(graph)
     elif options.opset is not None:
         graph = at_opset(graph, options.opset)
@@ -80,7 +79,7 @@ def _write(graph: Any, folder: Path, name: str) -> Path:
 def _check(trt: Any, old: bool, options: Options) -> None:
     """See that this TensorRT takes the opset and holds the precision; where none is asked yet, it may be an old one."""
     if trt is None:
-        if options.opset not in (None, OLD_OPSET) and options.precision not in _NEW:
+        if options.opset not in (None, OLD_OPSET) and options.precision not in NEW:
             raise PenstockError(
                 f"--opset {options.opset}: what --defer leaves may meet TensorRT 8, which reads opset {OLD_OPSET} alone"
             )
@@ -125,10 +124,8 @@ def _too_large(source: Source, work: Path) -> set[str]:
     """The types of operators of which one gets or makes what fp16 does not hold."""
     if source.samples is None:
         return set()
-    signature, graph = source.signature, qdq.named(source.graph)
-    floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"} - signature.ranges.keys()
-    rows = source.calibration or source.samples
-    unsafe = ForHalf(graph, "fp16", rows, floats, signature.min_batch, work).unsafe
+    graph = qdq.named(source.graph)
+    unsafe = for_half(graph, "fp16", source.signature, source.calibration or source.samples, work).unsafe
     return {node.op_type for node in graph.graph.node if node.name in unsafe}
 
 

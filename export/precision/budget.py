@@ -91,9 +91,7 @@ def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: S
             say(line)
         raise
     kept = _trimmed(kept, trials, points, lowering, costs)
-    points = sorted(
-        set(points), key=lambda point: (len(point.kept), inf if point.error is None else point.error, point.kept)
-    )
+    points = sorted(set(points), key=lambda point: (len(point.kept), _error(point), point.kept))
     return Plan(
         kept=tuple(name for name in lowering.nodes if name in kept),
         points=tuple(points),

@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, first_line, require
 from penstock.export import protos
 from penstock.export.precision.calibration import floating, largest
 from penstock.export.quiet import quiet
+from penstock.signature import Signature
 
 # IEEE 754 binary16: the largest number, the smallest with all 11 bits, and what is rounded to zero.
 MOST, NORMAL, ZERO = 65504.0, 2.0**-14, 2.0**-25
@@ -108,6 +109,14 @@ class ForHalf:
             for node in self._graph.graph.node
             if node.op_type not in MOVERS and node.name not in kept and self._floats & {*node.input, *node.output}
         ]
+
+
+def for_half(
+    graph: Any, precision: str, signature: Signature, rows: Rows, work: Path, without: Collection[str] = ()
+) -> ForHalf:
+    """The lowering of a model with this signature; float inputs without a range may be larger than in the samples."""
+    floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
+    return ForHalf(graph, precision, rows, floats - signature.ranges.keys(), signature.min_batch, work, without)
 
 
 @contextmanager

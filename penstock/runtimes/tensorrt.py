@@ -249,12 +249,12 @@ def load(
     flavor, trt = engines.flavor_of("tensorrt_rtx" if blob.startswith(_RTX) else "tensorrt")
     if (why := cuda.problem()) is not None:
         raise PenstockError(f"{path}: an engine needs an NVIDIA GPU; {why}")
-    log = engines.log(trt)
+    told = engines.log(trt)
     try:
         cuda.call("cudaSetDevice", number)
-        held = trt.Runtime(log).deserialize_cuda_engine(blob)
+        held = trt.Runtime(told).deserialize_cuda_engine(blob)
         if held is None:
-            raise PenstockError(f"{path}: {flavor} {trt.__version__} does not load this engine: {log.reason()}")
+            raise PenstockError(f"{path}: {flavor} {trt.__version__} does not load this engine: {told.reason()}")
         inputs, outputs = (tuple(t.name for t in tensors) for tensors in (signature.inputs, signature.outputs))
         return TensorRTRunner(Engine(trt, held, inputs, outputs, number), signature, callers)
     except cuda.CudaError as error:
