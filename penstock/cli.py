@@ -521,6 +521,9 @@ def serve(
     timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 504.")] = 30.0,
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
+    allow_shared_memory: Annotated[
+        bool, typer.Option("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
+    ] = False,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
@@ -541,7 +544,7 @@ def serve(
             device=device,
             timeout_s=timeout_s,
         ),
-        app_module.Bounds(max_body_bytes=int(max_body_mb * 2**20), max_pixels=max_pixels),
+        app_module.Bounds(int(max_body_mb * 2**20), max_pixels, allow_shared_memory),
         _say,
     )
 

@@ -26,6 +26,8 @@ V2_DTYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
+# A served model may also take and give text and bfloat16, which no exported model does at its ends.
+SERVED_DTYPES = {**V2_DTYPES, "bfloat16": "BF16", "object": "BYTES"}
 NAME = re.compile(r"\w[\w.\-/:]*", re.ASCII)
 DIM = re.compile(r"[A-Za-z_]\w*")
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -91,7 +93,7 @@ class Tensor(BaseModel):
     @field_validator("dtype")
     @classmethod
     def _known(cls, dtype: str) -> str:
-        if dtype not in V2_DTYPES:
+        if dtype not in SERVED_DTYPES:
             raise ValueError(f"dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
         return dtype
 
@@ -119,6 +121,8 @@ class Tensor(BaseModel):
         if match is None:
             raise PenstockError(f"tensor {text!r} must read NAME:DTYPE[SIZE,…], as in image:float32[batch,3,224,224]")
         name, dtype, sizes = match.groups()
+        if dtype and dtype not in V2_DTYPES:
+            raise PenstockError(f"tensor {text!r}: dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
         shape = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
         try:
             return cls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.signature import V2_DTYPES, Signature, Tensor
+from penstock.signature import SERVED_DTYPES, Signature, Tensor
 
 # Triton's platform of each runtime.
 PLATFORMS = {"onnxruntime": "onnxruntime_onnx", "torch": "pytorch_libtorch", "tensorrt": "tensorrt_plan"}
@@ -35,10 +35,15 @@ def _entry(tensor: Tensor, batching: bool) -> dict[str, Any]:
     dims = _dims(tensor, batching)
     return {
         "name": tensor.name,
-        "data_type": f"TYPE_{V2_DTYPES[tensor.dtype]}",
+        "data_type": f"TYPE_{_type(tensor)}",
         "dims": dims or [1],
         **({} if dims else {"reshape": {"shape": []}}),
     }
+
+
+def _type(tensor: Tensor) -> str:
+    """Triton's name of a dtype in a configuration, where text is STRING."""
+    return {"BYTES": "STRING"}.get(v2 := SERVED_DTYPES[tensor.dtype], v2)
 
 
 def _dims(tensor: Tensor, batching: bool) -> list[int]:
@@ -62,7 +67,7 @@ def render(name: str, runtime: str, model_file: str, signature: Signature) -> st
 
 def _tensor(kind: str, tensor: Tensor, batching: bool) -> str:
     dims = _dims(tensor, batching)
-    v2 = V2_DTYPES[tensor.dtype]
+    v2 = _type(tensor)
     # A batched vector of numbers leaves no dimension, which Triton writes as [ 1 ] with an empty reshape.
     reshape = "" if dims else " reshape { shape: [ ] }"
     return f'{kind} {{ name: "{tensor.name}" data_type: TYPE_{v2} dims: {dims or [1]}{reshape} }}'

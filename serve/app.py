@@ -26,6 +26,7 @@ from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
+from penstock.serve.sharedmemory import Regions
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -80,10 +81,11 @@ _INFER_BODY = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """The most that a request may bring: bytes of body, pixels of a decoded image."""
+    """What a request may bring: so many bytes of body, pixels of a decoded image, and whether shared memory."""
 
     max_body_bytes: int = 64 * 2**20
     max_pixels: int = MAX_PIXELS
+    shared_memory: bool = False
 
 
 # Starts what runs beside HTTP in its event loop, and gives what stops it within seconds.
@@ -92,9 +94,22 @@ _STOP_S = 30.0
 
 
 def create_app(
-    repository: Repository, metrics: Metrics, bounds: Bounds = Bounds(), beside: Beside | None = None
+    repository: Repository,
+    metrics: Metrics,
+    bounds: Bounds = Bounds(),
+    beside: Beside | None = None,
+    regions: Regions | None = None,
 ) -> FastAPI:
-    """The application that answers for `repository`; closing it drains the models."""
+    """The application that answers for `repository`; closing it drains the models.
+
+    Args:
+        repository: the models.
+        metrics: told of each answer.
+        bounds: on what a request may bring.
+        beside: starts what runs in the same event loop.
+        regions: of shared memory, if another road knows them too.
+    """
+    regions = Regions(bounds.shared_memory) if regions is None else regions
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -110,8 +125,8 @@ def create_app(
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
     _add_health(app, repository, metrics)
-    control.add(app, repository, _reply, find)
-    _add_inference(app, repository, metrics, bounds)
+    control.add(app, repository, _reply, find, regions)
+    _add_inference(app, repository, metrics, bounds, regions)
     return app
 
 
@@ -161,14 +176,14 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
+def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds, regions: Regions) -> None:
     @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
     @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         async def work() -> Response:
             model = find(repository, name, version)
             body = await _inflated(request, bounds)
-            call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature)
+            call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature, regions)
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority)
             content, headers = replies.encode(name, model.version, call, answer, model.labels)
             if (coding := compression.wanted(request.headers.get("accept-encoding", ""))) is not None:

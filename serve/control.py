@@ -1,4 +1,4 @@
-"""What is asked of a server and its models beside inference: metadata, configuration, statistics, loading, logging."""
+"""What is asked of a server beside inference: metadata, configuration, statistics, loading, logging, shared memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from penstock.serve import protocol, replies
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
+from penstock.serve.sharedmemory import Regions
 
-EXTENSIONS = (
+_EXTENSIONS = (
     "binary_tensor_data",
     "classification",
     "model_configuration",
@@ -23,13 +24,19 @@ EXTENSIONS = (
     "statistics",
     "logging",
 )
+NO_CUDA = "shared memory of a GPU is not taken; system shared memory is, with --allow-shared-memory"
 Reply = Callable[..., Response]
 _LOG = logging.getLogger("penstock")
 # The settings of the logging extension, and the level that each lets through.
 _LEVELS = {"log_error": logging.ERROR, "log_warning": logging.WARNING, "log_info": logging.INFO}
 
 
-def add(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model]) -> None:
+def extensions(regions: Regions) -> list[str]:
+    """The protocol's extensions that there are."""
+    return [*_EXTENSIONS, *(["system_shared_memory"] if regions.allowed else [])]
+
+
+def add(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model], regions: Regions) -> None:
     """Add the routes.
 
     Args:
@@ -37,16 +44,20 @@ def add(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., 
         repository: the models.
         reply: makes a response of what is JSON.
         find: gives the model of a name and version, or raises.
+        regions: of shared memory.
     """
+
+    @app.get("/v2", tags=["models"])
+    async def server() -> Response:
+        return reply({"name": "penstock", "version": penstock.__version__, "extensions": extensions(regions)})
+
     _add_metadata(app, repository, reply, find)
     _add_repository(app, repository, reply)
     _add_settings(app, reply)
+    _add_shared_memory(app, reply, regions)
 
 
 def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model]) -> None:
-    @app.get("/v2", tags=["models"])
-    async def server() -> Response:
-        return reply({"name": "penstock", "version": penstock.__version__, "extensions": list(EXTENSIONS)})
 
     # Before a model's own: "stats" is no model's name there.
     @app.get("/v2/models/stats", tags=["models"])
@@ -144,6 +155,44 @@ def _add_settings(app: FastAPI, reply: Reply) -> None:
     async def change_logging(request: Request) -> Response:
         set_logging(await _object(request))
         return reply(log_settings())
+
+
+def _add_shared_memory(app: FastAPI, reply: Reply, regions: Regions) -> None:
+    home = "/v2/systemsharedmemory"
+
+    @app.get(f"{home}/status", tags=["shared memory"])
+    @app.get(f"{home}/region/{{name}}/status", tags=["shared memory"])
+    async def status(name: str = "") -> Response:
+        return reply(regions.status(name))
+
+    @app.post(f"{home}/region/{{name}}/register", tags=["shared memory"])
+    async def register(request: Request, name: str) -> Response:
+        asked = await _object(request)
+        for field in asked:
+            if field not in ("key", "offset", "byte_size"):
+                raise RequestError(f"field {field[:40]!r} is unknown; it must be one of key, offset, byte_size")
+        regions.register(name, asked.get("key"), asked.get("offset", 0), asked.get("byte_size"))
+        return reply({})
+
+    @app.post(f"{home}/unregister", tags=["shared memory"])
+    @app.post(f"{home}/region/{{name}}/unregister", tags=["shared memory"])
+    async def unregister(name: str = "") -> Response:
+        regions.unregister(name)
+        return reply({})
+
+    # Clients ask and clear before they use any: of memory of a GPU there is none.
+    @app.get("/v2/cudasharedmemory/status", tags=["shared memory"])
+    async def cuda_status() -> Response:
+        return reply([])
+
+    @app.post("/v2/cudasharedmemory/unregister", tags=["shared memory"])
+    @app.post("/v2/cudasharedmemory/region/{name}/unregister", tags=["shared memory"])
+    async def cuda_unregister(name: str = "") -> Response:
+        return reply({})
+
+    @app.post("/v2/cudasharedmemory/region/{name}/register", tags=["shared memory"])
+    async def cuda_register(name: str) -> Response:
+        raise RequestError(NO_CUDA)
 
 
 def log_settings() -> dict[str, Any]:

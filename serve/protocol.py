@@ -16,11 +16,12 @@ import orjson
 from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
-from penstock.serve.tensors import from_bytes, from_json
-from penstock.signature import V2_DTYPES, Signature
+from penstock.serve.sharedmemory import NO_REGIONS, Part, Regions
+from penstock.serve.tensors import BINARY_ONLY, from_bytes, from_json
+from penstock.signature import SERVED_DTYPES, Signature
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-_FROM_V2 = {v2: name for name, v2 in V2_DTYPES.items()}
+_FROM_V2 = {v2: name for name, v2 in SERVED_DTYPES.items()}
 _MAX_TIMEOUT_US = 3_600_000_000
 _FIELDS = ("id", "parameters", "inputs", "outputs")
 _INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
@@ -29,10 +30,11 @@ _OUTPUT_FIELDS = ("name", "parameters")
 
 @dataclass(frozen=True)
 class Wanted:
-    """How an output is wanted: in binary or JSON, and as how many classes of each row, 0 for the output itself."""
+    """How an output is wanted: in binary, JSON or shared memory; as how many classes of a row, 0 for itself."""
 
     binary: bool = False
     classes: int = 0
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ class InferRequest:
     priority: int
 
 
-def decode(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
+def decode(body: bytes, header_length: str | None, signature: Signature, regions: Regions = NO_REGIONS) -> InferRequest:
     """Decode an infer request.
 
     Args:
         body: the whole HTTP body.
         header_length: the Inference-Header-Content-Length header: how much of the body is JSON; None means all of it.
         signature: the model's.
+        regions: of shared memory, in which tensors may lie.
 
     Raises:
         RequestError: naming the field, the value and the rule.
@@ -65,14 +68,19 @@ def decode(body: bytes, header_length: str | None, signature: Signature) -> Infe
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     _known(content, _FIELDS, "the request")
     parameters = _object(content.get("parameters", {}), "parameters")
-    inputs, used = _inputs(content.get("inputs"), binary)
+    inputs, used = _inputs(content.get("inputs"), binary, regions)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
-    return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature)
+    return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature, regions)
 
 
 def asked(
-    inputs: dict[str, Any], outputs: Any, parameters: dict[str, Any], id: str | None, signature: Signature
+    inputs: dict[str, Any],
+    outputs: Any,
+    parameters: dict[str, Any],
+    id: str | None,
+    signature: Signature,
+    regions: Regions,
 ) -> InferRequest:
     """A request of these inputs: its outputs and parameters read, whatever road they came by.
 
@@ -84,7 +92,7 @@ def asked(
             raise RequestError(f"parameters.{key[:40]} is of a stateful model; no model here is one")
     return InferRequest(
         inputs=inputs,
-        outputs=_outputs(outputs, parameters, signature),
+        outputs=_outputs(outputs, parameters, signature, regions),
         id=id,
         timeout_s=_timeout_s(parameters.get("timeout")),
         priority=_whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31),
@@ -103,6 +111,8 @@ def _raw(binary: memoryview, signature: Signature) -> InferRequest:
             f"{', '.join(tensor.name for tensor in signature.inputs)}"
         )
     (tensor,) = signature.inputs
+    if tensor.dtype == "object":
+        raise RequestError(f"{HEADER_LENGTH} is 0, and input {tensor} is text; say in JSON how many elements it has")
     fixed = [size for size in tensor.shape if isinstance(size, int)]
     row = math.prod(fixed) * np.dtype(tensor.dtype).itemsize
     moving = len(tensor.shape) - len(fixed)
@@ -114,7 +124,7 @@ def _raw(binary: memoryview, signature: Signature) -> InferRequest:
         raise RequestError(f"the raw request has {len(binary)} bytes; input {tensor} takes {row}{' for each' * moving}")
     shape = tuple(size if isinstance(size, int) else len(binary) // row for size in tensor.shape)
     array = from_bytes(tensor.name, binary, tensor.dtype, shape)
-    return InferRequest({tensor.name: array}, _outputs(None, {"binary_data_output": True}, signature), None, None, 0)
+    return asked({tensor.name: array}, None, {"binary_data_output": True}, None, signature, NO_REGIONS)
 
 
 def parse_json(text: bytes | memoryview, *, constants: bool = False) -> Any:
@@ -148,7 +158,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryvi
     return view[:length], view[length:]
 
 
-def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.generic]], int]:
+def _inputs(listed: Any, binary: memoryview, regions: Regions) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
         raise RequestError(f"'inputs' is {_kind(listed)}; it must be a list of at least one tensor")
     inputs: dict[str, NDArray[np.generic]] = {}
@@ -166,20 +176,45 @@ def _inputs(listed: Any, binary: memoryview) -> tuple[dict[str, NDArray[np.gener
         dtype = dtype_of(name, entry.get("datatype"))
         shape = shape_of(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
-        if "data" in entry and "binary_data_size" in parameters:
-            raise RequestError(f"input {name!r} has both data and binary_data_size; it must have one of them")
+        part = shared(parameters, f"input {name!r}", regions)
         size = parameters.get("binary_data_size")
-        if size is not None:
+        if ("data" in entry) + (size is not None) + (part is not None) > 1:
+            raise RequestError(
+                f"input {name!r} has more than one of data, binary_data_size and shared_memory_region; it must have one"
+            )
+        if part is not None:
+            inputs[name] = from_bytes(name, part.read(), dtype, shape)
+        elif size is not None:
             size = _whole(size, f"binary_data_size of input {name!r}", 0, len(binary) - used)
             inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
             used += size
-        elif "data" in entry and dtype == "float16":
-            raise RequestError(f"input {name!r} is FP16, which JSON has no numbers for; send it with binary_data_size")
+        elif "data" in entry and dtype in BINARY_ONLY:
+            kind = SERVED_DTYPES[dtype]
+            raise RequestError(
+                f"input {name!r} is {kind}, which JSON has no numbers for; send it with binary_data_size"
+            )
         elif "data" in entry:
             inputs[name] = from_json(f"data of input {name!r}", entry["data"], dtype, shape)
         else:
             raise RequestError(f"input {name!r} has neither data nor parameters.binary_data_size")
     return inputs, used
+
+
+def shared(parameters: dict[str, Any], field: str, regions: Regions) -> Part | None:
+    """Where a tensor's parameters say that it lies in shared memory; None if they say nothing of it.
+
+    Raises:
+        RequestError: the region is unknown, or the tensor would reach beyond it.
+    """
+    if "shared_memory_region" not in parameters:
+        for key in ("shared_memory_byte_size", "shared_memory_offset"):
+            if key in parameters:
+                raise RequestError(f"{field} has {key} without shared_memory_region; they go together")
+        return None
+    region = regions.region(parameters["shared_memory_region"])
+    size = _whole(parameters.get("shared_memory_byte_size"), f"shared_memory_byte_size of {field}", 0, 2**48)
+    offset = _whole(parameters.get("shared_memory_offset", 0), f"shared_memory_offset of {field}", 0, 2**48)
+    return region.part(offset, size, field)
 
 
 def dtype_of(name: str, datatype: Any) -> str:
@@ -199,7 +234,7 @@ def shape_of(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature) -> dict[str, Wanted]:
+def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature, regions: Regions) -> dict[str, Wanted]:
     default = _flag(parameters.get("binary_data_output", False), "parameters.binary_data_output")
     names = [tensor.name for tensor in signature.outputs]
     if listed is None or listed == []:
@@ -218,7 +253,8 @@ def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature) -> d
         own = _object(entry.get("parameters", {}), f"parameters of output {name!r}")
         count = own.get("classification", 0)
         classes = _whole(count, f"classification of output {name!r}", 1 if "classification" in own else 0, 2**31 - 1)
-        wanted[name] = Wanted(_flag(own.get("binary_data", default), f"binary_data of output {name!r}"), classes)
+        binary = _flag(own.get("binary_data", default), f"binary_data of output {name!r}")
+        wanted[name] = Wanted(binary, classes, shared(own, f"output {name!r}", regions))
     return wanted
 
 

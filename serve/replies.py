@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
 from penstock.serve.protocol import HEADER_LENGTH, InferRequest, Wanted
-from penstock.signature import V2_DTYPES, Signature, Tensor
+from penstock.serve.sharedmemory import Part
+from penstock.serve.tensors import BINARY_ONLY, text_bytes
+from penstock.signature import SERVED_DTYPES, Signature, Tensor
 
 
 def encode(
@@ -50,22 +52,43 @@ def encode(
 def output(
     name: str, answered: Any, wanted: Wanted, labels: Sequence[str] | None
 ) -> tuple[dict[str, Any], bytes | memoryview | None]:
-    """An output's entry, and its bytes if they are to follow the JSON."""
-    data: Any
+    """An output's entry, and its bytes if they are to follow the JSON; those for shared memory are put there."""
     if wanted.classes:
-        texts = classes(name, answered, wanted.classes, labels)
-        shape, data = [len(texts), len(texts[0]) if texts else 0], [text for row in texts for text in row]
-        entry: dict[str, Any] = {"name": name, "datatype": "BYTES", "shape": shape}
-        raw: Any = b"".join(struct.pack("<I", len(text)) + text for text in map(str.encode, data))
-    else:
-        array = np.ascontiguousarray(answered)
-        entry = {"name": name, "datatype": V2_DTYPES[array.dtype.name], "shape": list(answered.shape)}
-        data, raw = array.reshape(-1), array.reshape(-1).view(np.uint8).data
-        if not wanted.binary and array.dtype == np.float16:
-            raise RequestError(f"output {name!r} is FP16, which JSON has no numbers for; ask for it with binary_data")
-    if wanted.binary:
-        return {**entry, "parameters": {"binary_data_size": len(raw)}}, raw
-    return {**entry, "data": data}, None
+        answered = _texts(classes(name, answered, wanted.classes, labels))
+    array = np.ascontiguousarray(answered)
+    entry = {"name": name, "datatype": SERVED_DTYPES[array.dtype.name], "shape": list(answered.shape)}
+    if not wanted.binary and wanted.part is None:
+        return {**entry, "data": _listed(name, array.reshape(-1))}, None
+    raw = text_bytes(array) if array.dtype == object else array.reshape(-1).view(np.uint8).data
+    if wanted.part is not None:
+        wanted.part.write(raw, name)
+        return {**entry, "parameters": _shared(wanted.part, len(raw))}, None
+    return {**entry, "parameters": {"binary_data_size": len(raw)}}, raw
+
+
+def _texts(rows: list[list[str]]) -> NDArray[np.generic]:
+    array = np.empty((len(rows), len(rows[0]) if rows else 0), object)
+    for index, row in enumerate(rows):
+        array[index] = [text.encode() for text in row]
+    return array
+
+
+def _listed(name: str, flat: NDArray[np.generic]) -> Any:
+    """An output's elements as JSON has them."""
+    if flat.dtype.name in BINARY_ONLY:
+        kind = SERVED_DTYPES[flat.dtype.name]
+        raise RequestError(f"output {name!r} is {kind}, which JSON has no numbers for; ask for it with binary_data")
+    if flat.dtype != object:
+        return flat
+    try:
+        return [text.decode() for text in flat]  # type: ignore[attr-defined]
+    except UnicodeDecodeError:
+        raise RequestError(f"output {name!r} holds bytes that are no UTF-8; ask for it with binary_data") from None
+
+
+def _shared(part: Part, size: int) -> dict[str, Any]:
+    where = {"shared_memory_offset": part.offset} if part.offset else {}
+    return {"shared_memory_region": part.region.name, **where, "shared_memory_byte_size": size}
 
 
 def _json(content: dict[str, Any], listed: list[dict[str, Any]]) -> bytes:
@@ -82,15 +105,15 @@ def classes(name: str, array: Any, count: int, labels: Sequence[str] | None) -> 
     Raises:
         RequestError: the output has no rows of scores.
     """
-    if array.ndim < 2 or array.dtype == bool:
+    if array.ndim < 2 or array.dtype.kind in "bO":
         raise RequestError(f"classification of output {name!r}: it has shape {list(array.shape)}, no row of scores")
     rows = array.reshape(len(array), -1)
     named = labels if labels is not None and len(labels) == rows.shape[1] else None
     # Not a number is no class: it goes last.
     order = np.argsort(-np.nan_to_num(rows.astype(np.float64), nan=-np.inf), axis=1, kind="stable")[:, :count]
-    form = "{:f}" if rows.dtype.kind == "f" else "{}"
+    whole = rows.dtype.kind in "iu"
     return [
-        [f"{form.format(row[i])}:{i}{f':{named[i]}' if named else ''}" for i in chosen]
+        [f"{row[i] if whole else f'{float(row[i]):f}'}:{i}{f':{named[i]}' if named else ''}" for i in chosen]
         for row, chosen in zip(rows, order, strict=True)
     ]
 
@@ -109,6 +132,6 @@ def metadata(name: str, version: int, signature: Signature, platform: str) -> di
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
-        "datatype": V2_DTYPES[tensor.dtype],
+        "datatype": SERVED_DTYPES[tensor.dtype],
         "shape": [size if isinstance(size, int) else -1 for size in tensor.shape],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from penstock.serve import control, messages, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
+from penstock.serve.sharedmemory import Regions
 from penstock.serve.tensors import from_bytes
 
 # gRPC's code for each HTTP status that a failure has.
@@ -28,12 +30,13 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-# Where a tensor's numbers lie in its `contents`; FP16 has no place there.
+# Where a tensor's elements lie in its `contents`; FP16 and BF16 have no place there.
 _CONTENTS = {
     "BOOL": "bool_contents",
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
     **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
     **{"INT64": "int64_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"},
+    "BYTES": "bytes_contents",
 }
 # Requests of one stream that are under way at once; more wait in the connection.
 _MOST_STREAMED = 64
@@ -43,8 +46,8 @@ Find = Callable[..., Model]
 class Service:
     """The service's methods; each takes a request message and answers with another."""
 
-    def __init__(self, repository: Repository, find: Find) -> None:
-        self._repository, self._find = repository, find
+    def __init__(self, repository: Repository, find: Find, regions: Regions) -> None:
+        self._repository, self._find, self._regions = repository, find, regions
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -61,7 +64,7 @@ class Service:
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerMetadataResponse")(
-            name="penstock", version=penstock.__version__, extensions=control.EXTENSIONS
+            name="penstock", version=penstock.__version__, extensions=control.extensions(self._regions)
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -100,10 +103,31 @@ class Service:
             setattr(answer.settings[name], kind, value)
         return answer
 
+    async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        held = {region["name"]: region for region in self._regions.status(request.name)}
+        return json_format.ParseDict({"regions": held}, messages.message("SystemSharedMemoryStatusResponse")())
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._regions.register(request.name, request.key, request.offset, request.byte_size)
+        return messages.message("SystemSharedMemoryRegisterResponse")()
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._regions.unregister(request.name)
+        return messages.message("SystemSharedMemoryUnregisterResponse")()
+
+    async def CudaSharedMemoryStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages.message("CudaSharedMemoryStatusResponse")()
+
+    async def CudaSharedMemoryRegister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        raise RequestError(control.NO_CUDA)
+
+    async def CudaSharedMemoryUnregister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages.message("CudaSharedMemoryUnregisterResponse")()
+
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         left = context.time_remaining()
         model = self._model(request.model_name, request.model_version)
-        call = decode(request, model)
+        call = decode(request, model, self._regions)
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
         answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority)
         return encode(model, call, answer)
@@ -137,7 +161,7 @@ class Service:
         return self._find(self._repository, name, version or None)
 
 
-def decode(request: Any, model: Model) -> protocol.InferRequest:
+def decode(request: Any, model: Model, regions: Regions) -> protocol.InferRequest:
     """A ModelInferRequest as the HTTP road has it.
 
     Raises:
@@ -145,20 +169,24 @@ def decode(request: Any, model: Model) -> protocol.InferRequest:
     """
     raw = iter(request.raw_input_contents)
     given = len(request.raw_input_contents)
-    if given and given != len(request.inputs):
-        raise RequestError(f"raw_input_contents has {given} entries for {len(request.inputs)} inputs")
+    places = [protocol.shared(_parameters(held.parameters), f"input {held.name!r}", regions) for held in request.inputs]
+    if given and given != places.count(None):
+        raise RequestError(f"raw_input_contents has {given} entries for {places.count(None)} inputs")
     inputs: dict[str, Any] = {}
-    for tensor in request.inputs:
+    for tensor, part in zip(request.inputs, places, strict=True):
         if tensor.name in inputs:
             raise RequestError(f"input {tensor.name[:256]!r} is given twice")
         dtype = protocol.dtype_of(tensor.name, tensor.datatype)
         shape = protocol.shape_of(tensor.name, list(tensor.shape))
-        if given:
+        if part is not None:
+            inputs[tensor.name] = from_bytes(tensor.name, part.read(), dtype, shape)
+        elif given:
             inputs[tensor.name] = from_bytes(tensor.name, memoryview(next(raw)), dtype, shape)
         else:
             inputs[tensor.name] = _from_contents(tensor, dtype, shape)
     outputs = [{"name": tensor.name, "parameters": _parameters(tensor.parameters)} for tensor in request.outputs]
-    return protocol.asked(inputs, outputs, _parameters(request.parameters), request.id or None, model.signature)
+    parameters = _parameters(request.parameters)
+    return protocol.asked(inputs, outputs, parameters, request.id or None, model.signature, regions)
 
 
 def _from_contents(tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
@@ -174,7 +202,7 @@ def _from_contents(tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     given = np.array(getattr(tensor.contents, field), wide)
     if given.size != math.prod(shape):
         raise RequestError(f"{field} of input {tensor.name!r} has {given.size} numbers; shape is {list(shape)}")
-    array = given.astype(dtype)
+    array = given.astype(dtype, copy=False)
     if whole and not np.array_equal(array.astype(given.dtype), given):
         raise RequestError(f"{field} of input {tensor.name!r} holds a number out of {tensor.datatype}'s range")
     return array.reshape(shape)
@@ -196,20 +224,25 @@ def encode(model: Model, call: protocol.InferRequest, answer: dict[str, Any]) ->
         model_name=model.name, model_version=str(model.version), id=call.id or ""
     )
     for name, wanted in call.outputs.items():
-        entry, raw = replies.output(name, answer[name], protocol.Wanted(True, wanted.classes), model.labels)
-        response.outputs.add(name=name, datatype=entry["datatype"], shape=entry["shape"])
+        entry, raw = replies.output(name, answer[name], replace(wanted, binary=True), model.labels)
+        made = response.outputs.add(name=name, datatype=entry["datatype"], shape=entry["shape"])
+        if wanted.part is not None:
+            for key, value in entry["parameters"].items():
+                kind = "string_param" if isinstance(value, str) else "int64_param"
+                setattr(made.parameters[key], kind, value)
+        # One for each output, also of those that lie elsewhere: clients count them off.
         response.raw_output_contents.append(bytes(raw or b""))
     return response
 
 
 async def start(
-    repository: Repository, find: Find, counted: Callable[..., Any], address: str, most_bytes: int
+    service: Service, repository: Repository, counted: Callable[..., Any], address: str, most_bytes: int
 ) -> Callable[[float], Awaitable[None]]:
     """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
 
     Args:
-        repository: the models.
-        find: gives the model of a name and version, or raises.
+        service: what answers.
+        repository: the models, whose health is told.
         counted: told of each infer call: the model's name, HTTP's status for its end, and seconds.
         address: HOST:PORT.
         most_bytes: the largest message taken.
@@ -220,7 +253,6 @@ async def start(
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options)
-    service = Service(repository, find)
     handlers = {name: _unary(getattr(service, name), name, counted) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,

@@ -19,6 +19,7 @@ from penstock.serve.app import Beside, Bounds, create_app, find
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.repository import Repository, open_repository
+from penstock.serve.sharedmemory import Regions
 
 BACKLOG = 2048
 
@@ -48,9 +49,11 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        beside = None if grpc_port is None else _beside(repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
+        regions, beside = Regions(bounds.shared_memory), None
+        if grpc_port is not None:
+            beside = _beside(repository, metrics, f"{shown}:{grpc_port.free()}", bounds, regions)
         config = uvicorn.Config(
-            create_app(repository, metrics, bounds, beside),
+            create_app(repository, metrics, bounds, beside, regions),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -110,7 +113,7 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
         yield _Kept(held)
 
 
-def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Bounds) -> Beside:
+def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Bounds, regions: Regions) -> Beside:
     rpc = _rpc()
 
     async def start() -> Callable[[float], Awaitable[None]]:
@@ -118,7 +121,7 @@ def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Boun
             metrics.answered(name if name in repository.models else "", status, seconds)
 
         stop: Callable[[float], Awaitable[None]] = await rpc.start(
-            repository, find, counted, address, bounds.max_body_bytes
+            rpc.Service(repository, find, regions), repository, counted, address, bounds.max_body_bytes
         )
         return stop
 

@@ -4,36 +4,73 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from typing import Any
 
+import ml_dtypes  # noqa: F401 (with it numpy knows bfloat16)
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.serve.errors import RequestError
-from penstock.signature import V2_DTYPES
+from penstock.signature import SERVED_DTYPES
 
 _MAX_RANK = 32
+_MOST_TEXTS = 2**20
 # What JSON may hold for each kind of dtype, and what to call it.
 _ALLOWED: dict[str, tuple[set[type], str]] = {
     "f": ({int, float}, "numbers"),
     "i": ({int}, "whole numbers"),
     "u": ({int}, "whole numbers"),
     "b": ({bool}, "true or false"),
+    "O": ({str}, "strings"),
 }
+# Of these JSON has no numbers, by the protocol.
+BINARY_ONLY = ("float16", "bfloat16")
 
 
 def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Little-endian, row-major bytes as an array; a view, not a copy."""
+    """Little-endian, row-major bytes as an array: a view, not a copy, but for text."""
+    if dtype == "object":
+        return _texts(name, data, shape)
     expected = math.prod(shape) * np.dtype(dtype).itemsize
     if len(data) != expected:
         raise RequestError(
-            f"binary_data_size of input {name!r} is {len(data)}; shape {list(shape)} of {V2_DTYPES[dtype]} "
+            f"binary_data_size of input {name!r} is {len(data)}; shape {list(shape)} of {SERVED_DTYPES[dtype]} "
             f"takes {expected}"
         )
     array = np.frombuffer(data, dtype).reshape(shape)
     if dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
         raise RequestError(f"binary data of input {name!r} holds a byte over 1; BOOL is 0 or 1")
     return array
+
+
+def _texts(name: str, data: memoryview, shape: tuple[int, ...]) -> NDArray[np.generic]:
+    """Elements of BYTES: each its length in four bytes, then itself."""
+    count, start = math.prod(shape), 0
+    if count > _MOST_TEXTS:
+        raise RequestError(
+            f"shape of input {name!r} is {list(shape)}; at most {_MOST_TEXTS} elements of BYTES are taken"
+        )
+    found = np.empty(count, object)
+    for index in range(count):
+        body = start + 4
+        end = body + int.from_bytes(data[start:body], "little")
+        if end > len(data) or body > len(data):
+            raise RequestError(
+                f"binary data of input {name!r} ends within element {index} of {count}; an element of BYTES is its "
+                "length in 4 bytes, then so many bytes"
+            )
+        found[index], start = bytes(data[body:end]), end
+    if start != len(data):
+        raise RequestError(
+            f"binary data of input {name!r} goes on for {len(data) - start} bytes after its last element"
+        )
+    return found.reshape(shape)
+
+
+def text_bytes(array: NDArray[np.generic]) -> bytes:
+    """An array of bytes objects as elements of BYTES."""
+    return b"".join(struct.pack("<I", len(text)) + text for text in array.reshape(-1).tolist())
 
 
 def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
@@ -77,14 +114,28 @@ def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.gene
     if list in kinds:
         raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers")
     if not kinds <= allowed:
-        raise RequestError(f"{field} must hold {wanted} only, for {V2_DTYPES[dtype.name]}")
+        raise RequestError(f"{field} must hold {wanted} only, for {SERVED_DTYPES[dtype.name]}")
+    if dtype.kind == "O":
+        return _encoded(field, flat)
     if dtype.kind in "iu" and flat:
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
-            raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s {limits.min} to {limits.max}")
+            name = SERVED_DTYPES[dtype.name]
+            raise RequestError(f"{field} holds a number out of {name}'s {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
         given = np.array(flat, np.float64 if dtype.kind == "f" else dtype)
         array = given.astype(dtype, copy=False)
     if dtype.kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
-        raise RequestError(f"{field} holds a number out of {V2_DTYPES[dtype.name]}'s range")
+        raise RequestError(f"{field} holds a number out of {SERVED_DTYPES[dtype.name]}'s range")
+    return array
+
+
+def _encoded(field: str, flat: list[str]) -> NDArray[np.generic]:
+    if len(flat) > _MOST_TEXTS:
+        raise RequestError(f"{field} has {len(flat)} strings; at most {_MOST_TEXTS} are taken")
+    array = np.empty(len(flat), object)
+    try:
+        array[:] = [text.encode() for text in flat]
+    except UnicodeEncodeError:
+        raise RequestError(f"{field} holds half of a surrogate pair, which is no text") from None
     return array

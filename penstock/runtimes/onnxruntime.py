@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock import ortvalues
 from penstock.errors import PenstockError, require
 from penstock.runtimes import BaseRunner, RejectedInput
 from penstock.signature import Arrays, Dim, Signature, Tensor
@@ -16,6 +18,8 @@ _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
     "tensor(bool)": "bool",
+    "tensor(string)": "object",
+    "tensor(bfloat16)": "bfloat16",
     **{f"tensor({name})": name for name in ("float16", "int8", "int16", "int32", "int64")},
     **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
 }
@@ -40,21 +44,23 @@ class OnnxRunner(BaseRunner):
 
     def __init__(self, session: Any, signature: Signature) -> None:
         super().__init__(signature)
-        self._session = session
         self._names = [tensor.name for tensor in signature.outputs]
+        self._run: Any = partial(ortvalues.run, session) if ortvalues.needed(signature) else session.run
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
-        if self._session is None:
+        if self._run is None:
             raise RuntimeError("the runner is closed")
         try:
-            return dict(zip(self._names, self._session.run(self._names, feeds), strict=True))
+            return dict(zip(self._names, self._run(self._names, feeds), strict=True))
+        except UnicodeDecodeError:
+            raise RejectedInput("the model takes text as UTF-8, which the bytes of an input are not") from None
         except Exception as error:  # onnxruntime raises a class of its own for each status code
             if "alloc" in str(error) or "CUDA" in str(error):
                 raise
             raise RejectedInput(f"the model rejects these inputs: {_reason(error)}") from None
 
     def close(self) -> None:
-        self._session = None
+        self._run = None
 
 
 def load(

@@ -282,7 +282,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "name missing": ({"inputs": [{"datatype": "FP32"}]}, ["inputs[0].name", "missing", "string"]),
     "name a number": (changed([*IMAGE, "name"], 7), ["inputs[0].name", "number", "string"]),
     "unknown datatype": (changed([*IMAGE, "datatype"], "FP33"), ["datatype of input 'image'", "FP33", "FP32"]),
-    "datatype BYTES": (changed([*IMAGE, "datatype"], "BYTES"), ["datatype of input 'image'", "BYTES", "FP32"]),
+    "datatype BYTES": (changed([*IMAGE, "datatype"], "BYTES"), ["data of input 'image'", "strings", "BYTES"]),
     "datatype a list": (changed([*IMAGE, "datatype"], []), ["datatype of input 'image'", "[]", "FP32"]),
     "another datatype": (changed([*IDS, "datatype"], "INT32"), ["input 'ids'", "int32", "must be int64"]),
     "rank": (changed([*IMAGE, "shape"], [2, 4]), ["input 'image'", "[2, 4]", "[batch, 2, 2]"]),
@@ -629,7 +629,7 @@ def test_a_valid_request_with_its_bytes_changed_is_answered_or_refused(data: st.
 def test_an_input_with_both_data_and_binary_data_is_refused() -> None:
     content = valid()
     content["inputs"][0]["parameters"] = {"binary_data_size": 0}
-    assert "'image' has both data and binary_data_size" in refusal(content)
+    assert "'image' has more than one of data, binary_data_size" in refusal(content)
 
 
 def test_numbers_that_are_none_are_sent_as_the_clients_read_them() -> None:
