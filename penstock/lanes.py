@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,35 +16,13 @@ import numpy as np
 from penstock import buckets, cuda
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
+from penstock.launches import Launch, Prepared, Shapes, Turns
 
-Shapes = tuple[tuple[int, ...], ...]
 _TIMED = 3
+# From so many bytes of input on, the lanes' kernels take turns: see Turns.
+_HEAVY_BYTES = 4 * 2**20
 # Shapes whose views are kept.
 _MOST_PREPARED = 256
-
-
-class Launch:
-    """A context with its input shapes set, and once it is captured, the CUDA graph of a whole batch."""
-
-    def __init__(self, context: Any, shapes: Shapes, outputs: Shapes, profile: int) -> None:
-        self.context, self.shapes, self.outputs, self.profile = context, shapes, outputs, profile
-        self.graph: Any = None
-        self.plain_s = self.captured_s = float("inf")
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A batch's views of a lane's page-locked memory, and the shapes that it is run in: its own or larger ones.
-
-    `launch` is their capture, if there is one. `filler` are views of the rows that such a batch lacks, each with a view
-    of the last row that it has.
-    """
-
-    shapes: Shapes
-    launch: Launch | None
-    inputs: dict[str, Any]
-    outputs: tuple[Any, ...]
-    filler: tuple[tuple[Any, Any], ...]
 
 
 class Lane:
@@ -54,8 +31,8 @@ class Lane:
     `ready` are the batches prepared so far, by their shapes.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, turns: Turns | None = None) -> None:
+        self._engine, self._turns = engine, turns or Turns()
         self._freed: list[tuple[str, int]] = []
         self.launches: dict[Shapes, Launch] = {}
         self.ready: dict[Shapes, Prepared] = {}
@@ -71,6 +48,9 @@ class Lane:
         # Non-blocking: the default stream, which others in the process may use, is not waited for.
         self.stream = int(cuda.call("cudaStreamCreateWithFlags", cuda.runtime().cudaStreamNonBlocking))
         self._freed.append(("cudaStreamDestroy", self.stream))
+        # Two: the one before may still be waited for when the next is recorded.
+        self._done = [cuda.call("cudaEventCreateWithFlags", cuda.runtime().cudaEventDisableTiming) for _ in range(2)]
+        self._freed.extend(("cudaEventDestroy", event) for event in self._done)
         self._scratch = self._device(engine.scratch)
         largest = {
             name: max((p[name][2] for p in engine.profiles), key=lambda shape: np.prod(shape)) for name in engine.inputs
@@ -167,7 +147,10 @@ class Lane:
             mode = cuda.runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             cuda.call("cudaStreamBeginCapture", recording, mode)
             try:
-                self._enqueue(launch, recording)
+                if self._heavy(launch):
+                    self._compute(launch, recording)
+                else:
+                    self._enqueue(launch, recording)
             finally:
                 recorded = cuda.call("cudaStreamEndCapture", recording)
             return cuda.call("cudaGraphInstantiate", recorded, 0)
@@ -252,21 +235,44 @@ class Lane:
     def _bytes(self, name: str, shape: tuple[int, ...]) -> int:
         return int(np.prod(shape)) * int(self._engine.dtypes[name].itemsize)
 
+    def _heavy(self, launch: Launch) -> bool:
+        return sum(map(self._bytes, self._engine.inputs, launch.shapes)) >= _HEAVY_BYTES
+
     def _launched(self, launch: Launch) -> None:
-        cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+        if not self._heavy(launch):
+            cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+            return
+        self._copy_in(launch, self.stream)
+        turns = self._turns
+        with turns.lock:
+            if turns.last is not None:
+                cuda.call("cudaStreamWaitEvent", self.stream, turns.last, 0)
+            cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+            self._done.reverse()
+            cuda.call("cudaEventRecord", self._done[0], self.stream)
+            turns.last = self._done[0]
+        self._copy_out(launch, self.stream)
 
     def _enqueue(self, launch: Launch, stream: int | None = None) -> None:
         """Copies in, kernels, and copies out, on the lane's stream or one that records."""
-        engine, stream = self._engine, self.stream if stream is None else stream
-        kinds = cuda.runtime().cudaMemcpyKind
-        for name, shape in zip(engine.inputs, launch.shapes, strict=True):
-            count, way = self._bytes(name, shape), kinds.cudaMemcpyHostToDevice
-            cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], count, way, stream)
+        stream = self.stream if stream is None else stream
+        self._copy_in(launch, stream)
+        self._compute(launch, stream)
+        self._copy_out(launch, stream)
+
+    def _copy_in(self, launch: Launch, stream: int) -> None:
+        way = cuda.runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
+        for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
+            cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], self._bytes(name, shape), way, stream)
+
+    def _compute(self, launch: Launch, stream: int) -> None:
         if not launch.context.execute_async_v3(stream):
             raise cuda.CudaError("TensorRT could not enqueue the batch")
-        for name, shape in zip(engine.outputs, launch.outputs, strict=True):
-            count, way = self._bytes(name, shape), kinds.cudaMemcpyDeviceToHost
-            cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], count, way, stream)
+
+    def _copy_out(self, launch: Launch, stream: int) -> None:
+        way = cuda.runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
+        for name, shape in zip(self._engine.outputs, launch.outputs, strict=True):
+            cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], self._bytes(name, shape), way, stream)
 
     def close(self) -> None:
         """Give everything back; whatever fails, the rest is given back all the same."""

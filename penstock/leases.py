@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import cuda
-from penstock.lanes import Lane, Prepared, Shapes
+from penstock.lanes import Lane
+from penstock.launches import Prepared, Shapes
 from penstock.runtimes import InstanceDead
 
 CLOSED = "the runner is closed"

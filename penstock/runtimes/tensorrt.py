@@ -25,7 +25,8 @@ import numpy as np
 from penstock import buckets, cuda, engines
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.lanes import Lane, Shapes
+from penstock.lanes import Lane
+from penstock.launches import Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
 from penstock.runtimes import BaseRunner, RejectedInput, rows_of
 from penstock.signature import Arrays, Signature
@@ -61,8 +62,9 @@ class TensorRTRunner(BaseRunner):
         self._free = Free()
         self._taken: set[Shapes] = set()
         try:
+            turns = Turns()
             for _ in range(lanes):
-                self._lanes.append(Lane(engine))
+                self._lanes.append(Lane(engine, turns))
             self._plan = self._captures()
             self._capture(self._lanes[0], *self._plan[0])
         except BaseException:

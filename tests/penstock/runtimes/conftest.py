@@ -21,7 +21,8 @@ Operation = Callable[[], None]
 class Gpu:
     """Streams, graphs and memory. `held` are allocations and streams that were not given back.
 
-    Profiles that are `slow` take longer; of those that are `full` nobody gets a context.
+    Profiles that are `slow` take longer; of those that are `full` nobody gets a context. `together` is how many batches
+    were in their kernels at once, at most.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,8 @@ class Gpu:
         self.slow: set[int] = set()
         self.full: set[int] = set()
         self.launches = 0
+        self.events: dict[int, threading.Event] = {}
+        self.computing = self.together = 0
         self.seen: set[int] = set()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -100,6 +103,28 @@ class Gpu:
         self.launches += 1
         self.streams[stream] += self.graphs[graph]
 
+    def cudaEventCreateWithFlags(self, flags: Any) -> int:
+        event = next(self._numbers)
+        self.held[event] = self.events[event] = threading.Event()
+        return event
+
+    def cudaEventDestroy(self, event: int) -> None:
+        del self.held[event]
+
+    def cudaEventRecord(self, event: int, stream: int) -> None:
+        assert event in self.held
+        self.events[event] = recorded = threading.Event()
+        self.streams[stream].append(recorded.set)
+
+    def cudaStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+        assert event in self.held
+        recorded = self.events[event]
+
+        def wait() -> None:
+            assert recorded.wait(10), "a stream waits for what is never done"
+
+        self.streams[stream].append(wait)
+
     def cudaStreamSynchronize(self, stream: int) -> None:
         waiting, self.streams[stream] = self.streams[stream], []
         for operation in waiting:
@@ -161,10 +186,14 @@ class Context:
         rows, profile = self.rows, self.profile
 
         def compute() -> None:
-            if profile in self.plan.gpu.slow:
+            gpu = self.plan.gpu
+            gpu.computing += 1
+            gpu.together = max(gpu.together, gpu.computing)
+            if profile in gpu.slow:
                 time.sleep(0.01)
+            gpu.computing -= 1
             x, n, y, total = (self._array(name, rows) for name in self.plan.names)
-            self.plan.gpu.seen.update(n.tolist())
+            gpu.seen.update(n.tolist())
             y[:] = 2 * x + n[:, None]
             total[:] = y.sum(axis=1)
 

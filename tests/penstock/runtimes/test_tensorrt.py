@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import artifact, cuda, engines, runtimes
+from penstock import artifact, cuda, engines, lanes, runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.runtimes.tensorrt import TensorRTRunner
@@ -117,6 +117,22 @@ def test_threads_share_the_lanes_and_each_gets_its_own_answer(gpu: Gpu) -> None:
         asked = [feeds(1 + number % 12, number) for number in range(200)]
         for answer, wanted in zip(pool.map(loaded.run, asked), asked, strict=True):
             assert_right(answer, wanted)
+    assert not gpu.held
+
+
+@pytest.mark.parametrize(("heavy_bytes", "most_together"), [(1, 1), (10_000, 3)])
+def test_the_kernels_of_large_batches_take_turns(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, heavy_bytes: int, most_together: int
+) -> None:
+    monkeypatch.setattr(lanes, "_HEAVY_BYTES", heavy_bytes)
+    gpu.slow = {0}
+    with runner(gpu, lanes=3) as loaded, ThreadPoolExecutor(8) as pool:
+        assert loaded.settled(10)
+        gpu.together = 0
+        asked = [feeds((1, 2, 4, 8, 12)[number % 5], number) for number in range(60)]
+        for answer, wanted in zip(pool.map(loaded.run, asked), asked, strict=True):
+            assert_right(answer, wanted)
+        assert gpu.together == most_together
     assert not gpu.held
 
 

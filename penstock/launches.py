@@ -1,0 +1,45 @@
+"""What a lane launches: a batch of certain shapes, what it reads and writes, and when its kernels may run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Launch:
+    """A context with its input shapes set, and once it is captured, the CUDA graph of a whole batch."""
+
+    def __init__(self, context: Any, shapes: Shapes, outputs: Shapes, profile: int) -> None:
+        self.context, self.shapes, self.outputs, self.profile = context, shapes, outputs, profile
+        self.graph: Any = None
+        self.plain_s = self.captured_s = float("inf")
+
+
+class Turns:
+    """Whose kernels come next, on an engine's lanes.
+
+    Copies of large batches take long enough that two lanes which begin together would copy together and then compute
+    together, each at half speed. One computes after the other, and copies while the other computes.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.last: Any = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch's views of a lane's page-locked memory, and the shapes that it is run in: its own or larger ones.
+
+    `launch` is their capture, if there is one. `filler` are views of the rows that such a batch lacks, each with a view
+    of the last row that it has.
+    """
+
+    shapes: Shapes
+    launch: Launch | None
+    inputs: dict[str, Any]
+    outputs: tuple[Any, ...]
+    filler: tuple[tuple[Any, Any], ...]
