@@ -20,6 +20,7 @@ EXTENSIONS = (
     "classification",
     "model_configuration",
     "model_repository",
+    "schedule_policy",
     "statistics",
     "logging",
 )

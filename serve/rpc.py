@@ -18,6 +18,7 @@ from penstock.serve import control, messages, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Expired
 from penstock.serve.tensors import from_bytes
 
 # gRPC's code for each HTTP status that a failure has.
@@ -37,6 +38,8 @@ _CONTENTS = {
 }
 # Requests of one stream that are under way at once; more wait in the connection.
 _MOST_STREAMED = 64
+# A deadline that is as near as this has passed.
+_OVER_S = 0.005
 Find = Callable[..., Model]
 
 
@@ -153,6 +156,10 @@ def decode(request: Any, model: Model) -> protocol.InferRequest:
             raise RequestError(f"input {tensor.name[:256]!r} is given twice")
         dtype = protocol.dtype_of(tensor.name, tensor.datatype)
         shape = protocol.shape_of(tensor.name, list(tensor.shape))
+        if given and tensor.contents.ListFields():
+            raise RequestError(
+                f"input {tensor.name!r} has contents beside raw_input_contents; it must have one of them"
+            )
         if given:
             inputs[tensor.name] = from_bytes(tensor.name, memoryview(next(raw)), dtype, shape)
         else:
@@ -253,6 +260,9 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[.
             raise
         except Exception as error:
             status, message = explained(error)
+            left = context.time_remaining()
+            if isinstance(error, Expired) and left is not None and left < _OVER_S:
+                status = 504  # the call's own deadline, and no timeout of the request or the server
             code = _CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
             await context.abort(code, message)
         finally:
