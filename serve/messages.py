@@ -63,6 +63,24 @@ RepositoryModelUnloadResponse
 LogSettingsRequest: settings map .SettingValue 1
 LogSettingsRequest.SettingValue: bool_param @bool 1; uint32_param @uint32 2; string_param @string 3
 LogSettingsResponse: settings map .SettingValue 1
+TraceSettingRequest: settings map .SettingValue 1; model_name string 2
+TraceSettingRequest.SettingValue: value *string 1
+TraceSettingResponse: settings map .SettingValue 1
+TraceSettingResponse.SettingValue: value *string 1
+SystemSharedMemoryStatusRequest: name string 1
+SystemSharedMemoryStatusResponse: regions map .RegionStatus 1
+SystemSharedMemoryStatusResponse.RegionStatus: name string 1; key string 2; offset uint64 3; byte_size uint64 4
+SystemSharedMemoryRegisterRequest: name string 1; key string 2; offset uint64 3; byte_size uint64 4
+SystemSharedMemoryRegisterResponse
+SystemSharedMemoryUnregisterRequest: name string 1
+SystemSharedMemoryUnregisterResponse
+CudaSharedMemoryStatusRequest: name string 1
+CudaSharedMemoryStatusResponse: regions map .RegionStatus 1
+CudaSharedMemoryStatusResponse.RegionStatus: name string 1; device_id uint64 2; byte_size uint64 3
+CudaSharedMemoryRegisterRequest: name string 1; raw_handle bytes 2; device_id int64 3; byte_size uint64 4
+CudaSharedMemoryRegisterResponse
+CudaSharedMemoryUnregisterRequest: name string 1
+CudaSharedMemoryUnregisterResponse
 LogSettingsResponse.SettingValue: bool_param @bool 1; uint32_param @uint32 2; string_param @string 3
 """  # noqa: E501
 # In the order of their numbers.
