@@ -518,7 +518,7 @@ def serve(
     max_delay_ms: Annotated[
         float, typer.Option(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
     ] = 0.0,
-    timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 504.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 503.")] = 30.0,
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
     allow_shared_memory: Annotated[
@@ -604,24 +604,37 @@ def check(
     model: Annotated[
         str | None, typer.Option(help="The model to try things on; default: the first that takes one row of ones.")
     ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of its gRPC; default: the port after URL's, if the same server is there."),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as JUnit XML.")] = None,
     timeout_s: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 20.0,
+    header: Annotated[
+        list[str] | None, typer.Option(help="NAME: VALUE that goes with every request, over HTTP and gRPC; repeatable.")
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Also unload the model and load it again; its clients miss it meanwhile.")
+    ] = False,
 ) -> None:
     """Try a live server against the Open Inference Protocol, by extension, and with requests that nobody should send.
 
-    Exits with 1 if a check fails. What a server does not list among its extensions is skipped.
+    Over HTTP and gRPC. Exits with 1 if a check fails. What a server does not list among its extensions is skipped.
 
-    Example: `penstock check http://127.0.0.1:8000 --junit check.xml`
+    Examples: `penstock check http://127.0.0.1:8000 --junit check.xml` ·
+    `penstock check http://127.0.0.1:8080 --grpc 127.0.0.1:8081 --model iris`
     """
     conformance = _stage("penstock.serve.conformance.run", "serve")
-    target = _stage("penstock.serve.conformance.target", "serve").connect(url, model, timeout_s)
+    connection = _stage("penstock.serve.conformance.connection", "serve")
+    target = connection.connect(url, model, timeout_s, grpc, reload=reload, headers=header or [])
     verdicts = list(conformance.run(target))
     if junit is not None:
         conformance.write_junit(verdicts, url, junit)
     conformance.show(verdicts, _say)
     failed = sum(verdict.result == "failed" for verdict in verdicts)
     passed = sum(verdict.result == "passed" for verdict in verdicts)
-    _say(f"{target.url}, on {target.name}: {passed} of {len(verdicts)} checks passed, {failed} failed")
+    beside = "" if target.calls is None else f" and gRPC at {target.calls.address}"
+    _say(f"{target.url}{beside}, on {target.name}: {passed} of {len(verdicts)} checks passed, {failed} failed")
     if failed:
         raise typer.Exit(1)
 

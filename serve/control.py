@@ -21,6 +21,7 @@ _EXTENSIONS = (
     "classification",
     "model_configuration",
     "model_repository",
+    "schedule_policy",
     "statistics",
     "logging",
 )

@@ -27,7 +27,7 @@ _STATUS: dict[type[PenstockError], int] = {
     BadImage: 400,
     QueueFull: 503,
     Closed: 503,
-    Expired: 504,
+    Expired: 503,  # as Triton has it: what timed out is UNAVAILABLE there
 }
 
 

@@ -23,7 +23,8 @@ from penstock.signature import SERVED_DTYPES, Signature
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _FROM_V2 = {v2: name for name, v2 in SERVED_DTYPES.items()}
 _MAX_TIMEOUT_US = 3_600_000_000
-_FIELDS = ("id", "parameters", "inputs", "outputs")
+# The binary extension's example names the model here too; the path is what counts.
+_FIELDS = ("id", "parameters", "inputs", "outputs", "model_name")
 _INPUT_FIELDS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_FIELDS = ("name", "parameters")
 
@@ -95,7 +96,8 @@ def asked(
         outputs=_outputs(outputs, parameters, signature, regions),
         id=id,
         timeout_s=_timeout_s(parameters.get("timeout")),
-        priority=_whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31),
+        # 0 is the default level, and the highest is 1: a request that names none is no lower than any.
+        priority=max(1, _whole(parameters.get("priority", 0), "parameters.priority", 0, 2**31)) - 1,
     )
 
 

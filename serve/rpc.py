@@ -19,6 +19,7 @@ from penstock.serve import control, messages, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Expired
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tensors import from_bytes
 
@@ -40,6 +41,8 @@ _CONTENTS = {
 }
 # Requests of one stream that are under way at once; more wait in the connection.
 _MOST_STREAMED = 64
+# A deadline that is as near as this has passed.
+_OVER_S = 0.005
 Find = Callable[..., Model]
 
 
@@ -178,6 +181,10 @@ def decode(request: Any, model: Model, regions: Regions) -> protocol.InferReques
             raise RequestError(f"input {tensor.name[:256]!r} is given twice")
         dtype = protocol.dtype_of(tensor.name, tensor.datatype)
         shape = protocol.shape_of(tensor.name, list(tensor.shape))
+        if (given or part is not None) and tensor.contents.ListFields():
+            raise RequestError(
+                f"input {tensor.name!r} has contents beside raw_input_contents or shared memory; it must have one"
+            )
         if part is not None:
             inputs[tensor.name] = from_bytes(tensor.name, part.read(), dtype, shape)
         elif given:
@@ -285,6 +292,9 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[.
             raise
         except Exception as error:
             status, message = explained(error)
+            left = context.time_remaining()
+            if isinstance(error, Expired) and left is not None and left < _OVER_S:
+                status = 504  # the call's own deadline, and no timeout of the request or the server
             code = _CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
             await context.abort(code, message)
         finally:

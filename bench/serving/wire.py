@@ -52,7 +52,7 @@ def identity(path: Path) -> Path:
     return file
 
 
-def script(home: Path, name: str, body: bytes, headers: dict[str, str]) -> Path:
+def script(home: Path, name: str, body: bytes, headers: dict[str, str | int]) -> Path:
     (home / f"{name}.body").write_bytes(body)
     lines = "\n".join(f'wrk.headers["{key}"] = "{value}"' for key, value in headers.items())
     file = home / f"{name}.lua"

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.files import write_whole, writing
-from penstock.serve.conformance.checks import Check, every
+from penstock.serve.conformance.check import Check
+from penstock.serve.conformance.checks import every
 from penstock.serve.conformance.target import Failed, Skipped, Target
 
 
@@ -43,7 +44,7 @@ def run(target: Target, checks: list[Check] | None = None) -> Iterator[Verdict]:
 
 
 def show(verdicts: list[Verdict], say: Callable[[str], None]) -> None:
-    """A row for each group, and a line for each check that did not pass."""
+    """A row for each group, and a line for what did not pass."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("extension")
     for name in ("passed", "failed", "skipped"):
@@ -55,11 +56,22 @@ def show(verdicts: list[Verdict], say: Callable[[str], None]) -> None:
             for result in ("passed", "failed", "skipped")
         ]
         table.add_row(group, *map(str, counts))
-    for result in ("skipped", "failed"):
-        for verdict in verdicts:
-            if verdict.result == result:
-                say(f"{result}: {verdict.check.group}: {verdict.check.rule}: {verdict.why}"[:400])
+    for line in _lines(verdicts):
+        say(line[:400])
     Console(highlight=False, markup=False).print(table)
+
+
+def _lines(verdicts: list[Verdict]) -> Iterator[str]:
+    """What did not pass, and why; what a whole group is skipped for is said once."""
+    skipped: dict[tuple[str, str], list[str]] = {}
+    for verdict in verdicts:
+        if verdict.result == "skipped":
+            skipped.setdefault((verdict.check.group, verdict.why), []).append(verdict.check.rule)
+    for (group, why), rules in skipped.items():
+        yield f"skipped: {group}: {rules[0] if len(rules) == 1 else f'{len(rules)} checks'}: {why}"
+    for verdict in verdicts:
+        if verdict.result == "failed":
+            yield f"failed: {verdict.check.group}: {verdict.check.rule}: {verdict.why}"
 
 
 def write_junit(verdicts: list[Verdict], url: str, path: Path) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, urlsplit
 
 import numpy as np
 
-from penstock.errors import PenstockError
 from penstock.signature import V2_DTYPES
 
-_NUMPY = {v2: np.dtype(name) for name, v2 in V2_DTYPES.items()}
+if TYPE_CHECKING:
+    from penstock.serve.conformance.calls import Calls
+
+NUMPY = {v2: np.dtype(name) for name, v2 in V2_DTYPES.items()}
 HEADER_LENGTH = "Inference-Header-Content-Length"
+# No answer to what is sent here is near it.
+_MOST_BYTES = 64 * 2**20
 
 
 class Failed(Exception):
@@ -38,37 +45,89 @@ class Answer:
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Failed(f"answers {self.status} with a body that is no JSON: {self.body[:80]!r}") from None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked over HTTP; a body that is neither bytes, an iterator of them nor None is sent as JSON."""
+
+    method: str
+    path: str
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Target:
-    """A server, and one of its models with an input that it takes: one row, ones."""
+    """A server, and one of its models with an input that it takes: one row, ones.
+
+    `calls` is its gRPC side, or None, and `no_calls` says why there is none. `reload` allows the model to be unloaded;
+    `headers` go with every request.
+    """
 
     url: str
     timeout_s: float = 20.0
     name: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
-    extensions: tuple[str, ...] = ()
+    server: dict[str, Any] = field(default_factory=dict)
+    calls: Calls | None = None
+    no_calls: str = "no gRPC address is given"
+    reload: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        held = self.server.get("extensions")
+        return tuple(str(name) for name in held) if isinstance(held, list) else ()
+
+    @property
+    def parts(self) -> SplitResult:
+        return urlsplit(self.url)
 
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """One request on a connection of its own; what is neither bytes nor None is sent as JSON."""
-        parts = urlsplit(self.url)
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self.timeout_s)
+        """One request on a connection of its own.
+
+        Raises:
+            Failed: no whole answer comes in time.
+        """
+        return self.ask_all([Request(method, path, body, headers or {})])[0]
+
+    def ask_all(self, requests: Iterable[Request]) -> list[Answer]:
+        """Requests one after another on one connection, which is opened again where the server closed it.
+
+        Raises:
+            Failed: no whole answer to one of them comes in time.
+            Skipped: the server keeps one of them for those whom it knows.
+        """
+        kind = http.client.HTTPSConnection if self.parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self.parts.hostname or "", self.parts.port, timeout=self.timeout_s)
         try:
-            connection.request(method, f"{parts.path.rstrip('/')}{path}", data, dict(headers or {}))
-            response = connection.getresponse()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise Failed(f"does not answer: {type(error).__name__}: {error}") from None
+            return [self._asked(connection, request) for request in requests]
         finally:
             connection.close()
 
+    def _asked(self, connection: http.client.HTTPConnection, request: Request) -> Answer:
+        body, root = request.body, self.parts.path.rstrip("/")
+        if not (body is None or isinstance(body, bytes | Iterator)):
+            body = json.dumps(body).encode()
+        try:
+            with _bounded(connection, self.timeout_s):
+                connection.request(request.method, f"{root}{request.path}", body, {**self.headers, **request.headers})
+                response = connection.getresponse()
+                content = response.read(_MOST_BYTES)
+                if response.length:
+                    raise Failed(f"breaks its answer off, {response.length} bytes before its end")
+                if response.status in (401, 403):
+                    raise Skipped(f"the server answers {response.status}; what it wants to see goes in --header")
+                return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
+        except (OSError, http.client.HTTPException) as error:
+            raise Failed(f"does not answer: {type(error).__name__}: {error}") from None
+
     @property
     def model(self) -> str:
-        return f"/v2/models/{quote(self.name)}"
+        return f"/v2/models/{quote(self.name, safe='')}"
 
     def infer(self, content: Any, headers: Mapping[str, str] | None = None) -> Answer:
         return self.ask("POST", f"{self.model}/infer", content, headers)
@@ -82,7 +141,7 @@ class Target:
         ]
 
     def array(self, datatype: str, shape: list[int]) -> Any:
-        return np.ones(shape, _NUMPY[datatype])
+        return np.ones(shape, NUMPY[datatype])
 
     def request(self) -> dict[str, Any]:
         """A request in JSON that the model takes."""
@@ -106,25 +165,27 @@ class Target:
         return text + tail, {HEADER_LENGTH: str(len(text))}
 
 
-def connect(url: str, model: str | None, timeout_s: float) -> Target:
-    """The target at a URL, with a model to try things on: the one that is named, else the first that fits.
+@contextmanager
+def _bounded(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Cut the connection after so long: a socket's own timeout begins anew with every byte that drips in."""
+    late = threading.Event()
 
-    Raises:
-        PenstockError: nobody answers there, or no model of it takes numbers alone.
-    """
-    target = Target(url if "://" in url else f"http://{url}", timeout_s)
+    def cut() -> None:
+        late.set()
+        if connection.sock is not None:
+            with suppress(OSError):  # it is gone by itself
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
     try:
-        told = target.ask("GET", "/v2").json
-        target.extensions = tuple(told.get("extensions", ()))
-        names = [model] if model else [row["name"] for row in target.ask("POST", "/v2/repository/index").json]
-        for name in names:
-            answer = target.ask("GET", f"/v2/models/{quote(name)}")
-            if answer.status == 200 and all(t["datatype"] in _NUMPY for t in answer.json["inputs"]):
-                target.name, target.metadata = name, answer.json
-                if target.infer(target.request()).status == 200:
-                    return target
-    except (Failed, KeyError, TypeError, AttributeError) as error:
-        raise PenstockError(f"{target.url}: speaks no Open Inference Protocol: {error}") from None
-    raise PenstockError(
-        f"{target.url}: has no model that answers one row of ones; name one with --model, as in --model resnet18"
-    )
+        yield
+    except (OSError, http.client.HTTPException, Failed):
+        if late.is_set():
+            raise Failed(f"does not answer within {seconds:g} s") from None
+        raise
+    finally:
+        timer.cancel()
+    if late.is_set():  # what ends with its connection looks whole
+        raise Failed(f"does not answer within {seconds:g} s")

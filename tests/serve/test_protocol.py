@@ -174,6 +174,17 @@ def test_timeout_is_in_microseconds_and_0_means_none_of_its_own() -> None:
     assert (timeout(1_500_000), timeout(0)) == (1.5, None)
 
 
+def test_the_model_s_name_may_stand_in_the_request_as_in_the_binary_extension_s_example() -> None:
+    assert respond(json.dumps({"model_name": "fake", **valid()}).encode()) == respond(json.dumps(valid()).encode())
+
+
+def test_no_priority_is_the_highest_one_which_is_1() -> None:
+    def read(**parameters: int) -> int:
+        return protocol.decode(json.dumps({**valid(), "parameters": parameters}).encode(), None, SIGNATURE).priority
+
+    assert [read(), read(priority=0), read(priority=1), read(priority=2)] == [0, 0, 0, 1]
+
+
 def test_metadata_gives_minus_one_for_dynamic_sizes() -> None:
     assert replies.metadata("m", 3, SIGNATURE, "onnxruntime_onnx") == {
         "name": "m",

@@ -111,6 +111,11 @@ def test_numbers_may_come_in_typed_contents(address: str, golden: tuple[Any, Any
             stub.ModelInfer(request)
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert "has 127 numbers; shape is [2, 1, 8, 8]" in caught.value.details()
+        request.raw_input_contents.append(golden[0][:2].tobytes())
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(request)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "has contents beside raw_input_contents" in caught.value.details()
 
 
 def test_classes_come_with_value_index_and_label(client: Any, golden: tuple[Any, Any]) -> None:
@@ -189,6 +194,12 @@ def test_a_cancelled_or_late_call_frees_its_work(client: Any, rpc_server: Server
         call.cancel()
     rpc_server.wait_for_metric(pending, 0)
     busy.cancel()
+
+
+def test_a_timeout_of_the_request_is_unavailable_as_in_triton(client: Any) -> None:
+    wanted = triton.InferInput("turns", [1], "INT64")
+    wanted.set_data_from_numpy(np.array([20_000]))
+    refused(lambda: client.infer("slow", [wanted], timeout=20_000), "UNAVAILABLE", r"timeout of 0\.02 s")
 
 
 def test_the_asyncio_client_gets_the_same(address: str, golden: tuple[Any, Any]) -> None:

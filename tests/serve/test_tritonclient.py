@@ -54,7 +54,8 @@ def asked(images: Any, binary: bool = True) -> list[Any]:
 
 def test_the_server_lists_the_extensions_that_it_has(client: Any) -> None:
     assert client.get_server_metadata()["extensions"] == [
-        *("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics", "logging")
+        *("binary_tensor_data", "classification", "model_configuration", "model_repository", "schedule_policy"),
+        *("statistics", "logging"),
     ]
 
 
