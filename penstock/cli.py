@@ -1,4 +1,4 @@
-"""The command line: `penstock` train, eval, export, build, verify, inspect, diff, serve, check, bench, health."""
+"""The command line: train, eval, export, build, verify, inspect, diff, serve, check, bench, health."""
 
 from __future__ import annotations
 
@@ -521,13 +521,14 @@ def serve(
     timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 504.")] = 30.0,
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(min=1, max=1000, help="Images in one request to /predict.")] = 64,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
     Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
     `penstock serve some.onnx`
     """
-    app_module = _stage("penstock.serve.app", "serve")
+    predict_module = _stage("penstock.serve.predict", "serve")
     model_module = _stage("penstock.serve.model", "serve")
     server = _stage("penstock.serve.server", "serve")
     server.serve(
@@ -541,7 +542,7 @@ def serve(
             device=device,
             timeout_s=timeout_s,
         ),
-        app_module.Bounds(max_body_bytes=int(max_body_mb * 2**20), max_pixels=max_pixels),
+        predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images),
         _say,
     )
 

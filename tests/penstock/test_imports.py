@@ -65,6 +65,7 @@ TORCH_FREE = (
     "penstock.signature",
     "penstock.spool",
     "penstock.synthetic",
+    "penstock.tables",
     "penstock.trial",
     "penstock.tritonconfig",
     "penstock.runtimes",
