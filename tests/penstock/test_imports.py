@@ -45,6 +45,7 @@ TORCH_FREE = (
     "penstock.arrays",
     "penstock.artifact",
     "penstock.buckets",
+    "penstock.client.",
     "penstock.contexts",
     "penstock.cuda",
     "penstock.datasets",
