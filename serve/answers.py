@@ -51,11 +51,13 @@ def wanted(model: Model, accepted: str, inputs: Arrays) -> str:
     """The media type to answer in, of those that there are for these inputs.
 
     Raises:
-        RequestError: 406, the client takes none of them.
+        RequestError: 406, the client takes none of them. SignatureMismatch: the inputs are not the model's.
     """
-    offers = [JSON, BINARY]
-    rows = 1 if model.signature.batch is None else rows_of(inputs)
+    offers, rows = [JSON, BINARY], 1
     if maps := kind(model) == "segmentation":
+        model.signature.check(inputs, limit_batch=False)
+        fixed = model.signature.outputs[0].shape[0]
+        rows = fixed if isinstance(fixed, int) else rows_of(inputs)
         offers += [PNG] * (rows == 1)
     form = accept.best(accepted, offers)
     if form is not None:

@@ -81,6 +81,8 @@ async def _uploaded(request: Request, bounds: Bounds) -> list[Picture]:
                 Picture(await file.read(), f"files[{index}] {(file.filename or '')[-80:]!r}" if several else "")
                 for index, file in enumerate(files)
             ]
+    except UnicodeError as error:  # of charsets that only Python knows, such as punycode
+        raise RequestError(f"the form's names are not in the charset of its Content-Type: {error}") from None
     except HTTPException as error:
         if error.detail.startswith("Too many files"):
             raise predict.too_many_images("the form", bounds.max_images) from None

@@ -1009,6 +1009,56 @@ def test_no_post_gets_a_500_or_a_traceback(
     assert server.log[before:] == ""
 
 
+cells = st.one_of(json_numbers, st.text(max_size=4), st.booleans(), st.none(), st.lists(json_numbers, max_size=2))
+values = st.one_of(
+    cells,
+    st.lists(cells, max_size=4),
+    st.lists(st.lists(cells, max_size=4), max_size=3),
+    st.dictionaries(st.sampled_from(["age", "children", "member", "row", "image"]), cells),
+    st.lists(st.dictionaries(st.sampled_from(["age", "children", "member"]), cells), max_size=3),
+    st.binary(max_size=30).map(lambda data: base64.b64encode(data).decode()),
+)
+people_forms = st.dictionaries(
+    st.sampled_from(["inputs", "image", "images", "text", "texts", "row", "rows"]), values, min_size=1, max_size=2
+).map(lambda content: (json.dumps(content).encode(), "application/json"))
+tables_sent = st.text('age,childrnmbtuf01-.e\n"\r ', max_size=60).map(lambda text: (text.encode(), "text/csv"))
+
+
+@FUZZ
+@given(
+    st.sampled_from(["colours", "price", "people", "digits-onnx-fp32"]),
+    people_forms | tables_sent,
+    st.sampled_from(["*/*", "image/png", "application/octet-stream"]),
+)
+def test_no_form_of_predict_gets_a_500_or_a_traceback(
+    forms: Server, name: str, sent: tuple[bytes, str], accept: str
+) -> None:
+    before = len(forms.log)
+    body, kind = sent
+    check_never_a_500(forms, "POST", f"/predict/{name}", body, {"Content-Type": kind, "Accept": accept})
+    assert forms.log[before:] == ""
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "rot13", "base64", "utf-16", "utf-7", "nobody"])
+@pytest.mark.parametrize("name", [b"\\ud800", b"\xff\xfe\x00\xd8", b"+2AA-"])
+def test_names_of_a_form_in_no_charset_are_refused(server: Server, charset: str, name: bytes) -> None:
+    before = len(server.log)
+    body = b'--edge\r\nContent-Disposition: form-data; name="' + name + b'"; filename="a"\r\n\r\nx\r\n--edge--\r\n'
+    kind = f"multipart/form-data; boundary=edge; charset={charset}"
+    refused(server.ask("POST", DIGITS, body, {"Content-Type": kind}), 400)
+    assert server.log[before:] == ""
+
+
+@pytest.mark.parametrize("inputs", ["{}", "5", "-0", "[]", "[[]]", "null"])
+@pytest.mark.parametrize("accept", ["*/*", "image/png"])
+def test_inputs_that_are_no_rows_are_refused_whatever_is_accepted(forms: Server, inputs: str, accept: str) -> None:
+    for name in ("colours", "price", "people", "digits-onnx-fp32"):
+        body, headers = f'{{"inputs": {inputs}}}'.encode(), {"Content-Type": "application/json", "Accept": accept}
+        answer = forms.ask("POST", f"/predict/{name}", body, headers)
+        assert answer.status in (400, 406)
+        assert answer.error
+
+
 @settings(FUZZ, max_examples=100)
 @given(st.sampled_from(["GET", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"]), addresses, queries, headers_sent)
 def test_no_other_method_gets_a_500_or_a_traceback(
