@@ -187,14 +187,7 @@ class Scheduler:
         Raises:
             QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
         """
-        if not 1 <= rows <= self.max_batch:
-            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
-        if self._closed:
-            raise Closed("the server is shutting down; send the request elsewhere")
-        if self._pending + rows > self.max_queue_rows:
-            raise QueueFull(
-                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
-            )
+        self._admit(rows)
         loop = asyncio.get_running_loop()
         now = loop.time()
         urgent, number = bool(self._free), next(self._numbers)
@@ -209,6 +202,17 @@ class Scheduler:
             if item.timer is not None:
                 item.timer.cancel()
             self._discard(item)
+
+    def _admit(self, rows: int) -> None:
+        """Refuse rows that there is no room for."""
+        if not 1 <= rows <= self.max_batch:
+            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
+        if self._closed:
+            raise Closed("the server is shutting down; send the request elsewhere")
+        if self._pending + rows > self.max_queue_rows:
+            raise QueueFull(
+                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
+            )
 
     def _enqueue(self, item: Item) -> None:
         bisect.insort(self._queue, item, key=lambda other: other.order)

@@ -13,12 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from penstock.client import run
+from penstock.client.connection import Patience
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
@@ -213,21 +217,18 @@ def test_nobody_there_is_told_after_the_retries(pictures: Path) -> None:
     assert "http://127.0.0.1:9: nobody listens there" in ran.err
 
 
-def test_a_full_queue_is_waited_for(narrow_server: Server, tmp_path: Path) -> None:
-    np.save(tmp_path / "long.npy", np.array([LONG], np.int64))
+def test_a_full_queue_is_waited_for(narrow_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "short.npy", np.array([1], np.int64))
-    pending = 'penstock_pending_rows{model="slow",version="1"}'
-    url = f"{narrow_server.url}/predict/slow"
-    busy = [threading.Thread(target=Ran, args=(tmp_path, url, "long.npy")) for _ in range(2)]
-    for thread in busy:
-        thread.start()
-    narrow_server.wait_for_metric(pending, 1)
     refusals = 'penstock_requests_total{code="503",model="slow"}'
     before = narrow_server.metric(refusals)
-    ran = Ran(tmp_path, url, "short.npy", "--retries", "30")
-    for thread in busy:
-        thread.join()
-    assert (ran.code, len(ran.out)) == (0, 1)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2):
+            pool.submit(narrow_server.ask, "POST", "/predict/slow", {"inputs": [LONG]})
+        narrow_server.wait_for_metric('penstock_pending_rows{model="slow",version="1"}', 1)
+        url, told = f"{narrow_server.url}/predict/slow", []
+        failed = run.predict(url, [str(tmp_path / "short.npy")], run.Wishes(patience=Patience(30)), told.append)
+    assert (failed, told) == (0, ["1 answered, 0 failed"])
+    assert len(capsys.readouterr().out.splitlines()) == 1
     assert narrow_server.metric(refusals) > before
 
 

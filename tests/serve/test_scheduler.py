@@ -649,14 +649,14 @@ def test_a_request_s_times_are_its_wait_and_its_batch_s_computing() -> None:
         plug = await queued(scheduler, "plug", times=plug_times)
         await engine.begun()
         waiting = await queued(scheduler, "late", times=times)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         assert times == Times(started=times.started)  # nothing is told before there is an answer
         engine.open()
         await asyncio.gather(plug, waiting)
-        assert plug_times.queue_s < 0.04
-        assert plug_times.compute_s >= 0.05
-        assert times.queue_s >= 0.05
-        assert times.compute_s < 0.04
+        assert plug_times.queue_s < 0.2
+        assert plug_times.compute_s >= 0.29
+        assert times.queue_s >= 0.29
+        assert times.compute_s < 0.2
         await scheduler.close()
 
     run(scenario())
