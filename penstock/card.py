@@ -71,9 +71,17 @@ def check(path: Path, card: Card) -> None:
                 f"{path}: its preprocessing makes {image.input!r} of {size}; the inputs are "
                 f"{', '.join(map(str, card.signature.inputs))}"
             )
-    classes = card.signature.outputs[0].shape[-1] if card.signature.outputs[0].shape else None
+    classes = classes_of(card.signature, card.task)
     if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
         raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
+
+
+def classes_of(signature: Signature, task: str | None) -> int | str | None:
+    """The size of the first output's axis of classes, its last one; of segmentation that after the batch."""
+    shape = signature.outputs[0].shape
+    if task == "segmentation":
+        return shape[1] if len(shape) == 4 else None
+    return shape[-1] if shape else None
 
 
 def pack(rows: Rows | None) -> dict[str, Any] | None:

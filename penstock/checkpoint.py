@@ -362,8 +362,7 @@ def _fitting(card: Card, override: Override) -> Card:
     shape = None if image is None else (image.channels, image.height, image.width)
     if image is not None and fits.get(image.input) != shape:
         card = card.model_copy(update={"preprocess": None})
-    outputs = card.signature.outputs[0].shape
-    if card.labels is not None and outputs[-1:] != (len(card.labels),):
+    if card.labels is not None and cards.classes_of(card.signature, card.task) != len(card.labels):
         card = card.model_copy(update={"labels": None, "task": None})
     return card
 

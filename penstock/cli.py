@@ -1,4 +1,4 @@
-"""The command line: `penstock` train, eval, export, build, verify, inspect, diff, serve, check, bench, health."""
+"""The command line: train, eval, export, build, verify, inspect, diff, serve, predict, check, bench, health."""
 
 from __future__ import annotations
 
@@ -521,6 +521,7 @@ def serve(
     timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 503.")] = 30.0,
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(min=1, max=1000, help="Images in one request to /predict.")] = 64,
     allow_shared_memory: Annotated[
         bool, typer.Option("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
     ] = False,
@@ -530,7 +531,7 @@ def serve(
     Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
     `penstock serve some.onnx`
     """
-    app_module = _stage("penstock.serve.app", "serve")
+    predict_module = _stage("penstock.serve.predict", "serve")
     model_module = _stage("penstock.serve.model", "serve")
     server = _stage("penstock.serve.server", "serve")
     server.serve(
@@ -544,9 +545,51 @@ def serve(
             device=device,
             timeout_s=timeout_s,
         ),
-        app_module.Bounds(int(max_body_mb * 2**20), max_pixels, allow_shared_memory),
+        predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         _say,
     )
+
+
+@app.command()
+def predict(
+    url: Annotated[str, typer.Argument(help="The server, or its /predict/MODEL.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv (rows), .txt (a text in "
+            "each line), .json (a whole request); - for standard input.",
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=1000, help="Pictures or rows in one request.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")] = 2,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write file, row, label, score … to this table; what there is, also after ^C.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each row.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder for class maps, as PNG.")] = None,
+    retries: Annotated[
+        int, typer.Option(min=0, max=1000, help="How often to ask again a server that is busy, or not there yet.")
+    ] = 5,
+    timeout: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for one answer.")] = 60.0,
+) -> None:
+    """Send files to a server, and print what it answers, in the order of the files.
+
+    Exits with 1 if a file had no answer; the reasons stand on stderr.
+
+    Examples: `penstock predict http://127.0.0.1:8000 digit.png` ·
+    `penstock predict http://127.0.0.1:8000/predict/digits-onnx-int8 scans/ --csv digits.csv` ·
+    `penstock predict http://127.0.0.1:8000 --model fcn-onnx-fp32 'street/*.jpg' --output maps/` ·
+    `penstock predict http://127.0.0.1:8000 samples.npz --top-k 3 --json`
+    """
+    from penstock.client import run
+    from penstock.client.connection import Patience
+
+    wishes = run.Wishes(model, top_k, batch, concurrency, Patience(retries, timeout), csv, json, output)
+    if run.predict(url, files, wishes, lambda line: print(line, file=sys.stderr, flush=True)):
+        raise typer.Exit(1)
 
 
 @app.command()

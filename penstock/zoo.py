@@ -35,7 +35,8 @@ class Known(BaseModel):
     """What a library knows of a model beside its weights; what it does not know is empty.
 
     `inputs` read as `Tensor.parse` does; `dims` are ranges of dimensions other than the batch; `ranges` are the lowest
-    and highest values of integer inputs; `task` is `classification` where one class is right.
+    and highest values of integer inputs; `task` is `classification` where one class is right of
+    a row, `segmentation` where one is of each pixel, and `regression` where values are answered.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -182,7 +183,11 @@ def _of_torchvision(name: str, kwargs: dict[str, Any], module: Any) -> Known:
     labels = categories if len(categories) == _classes(module) else None
     kind = type(preset).__name__
     if kind == "SemanticSegmentation":
-        return Known(inputs=(_floats("image", 3, *_pair(preset.resize_size)),))
+        # The preset keeps a picture's proportions, which an input of one size cannot: it is stretched.
+        size = _pair(preset.resize_size)
+        preprocess = _preprocess(size, None, preset.interpolation.value, mean=tuple(preset.mean), std=tuple(preset.std))
+        image = _floats("image", 3, *size)
+        return Known(inputs=(image,), preprocess=preprocess, labels=labels, task="segmentation")
     if kind == "VideoClassification":
         length = re.search(r"clip_len=(\d+)", weights.meta.get("_docs", ""))
         inputs = (_floats("video", 3, int(length[1]), *_pair(preset.crop_size)),) if length else ()
@@ -255,7 +260,9 @@ def _of_transformers(name: str, kwargs: dict[str, Any], module: Any) -> Known:
     if title.endswith("Classification"):
         one_of_many = config.problem_type in (None, "single_label_classification") and config.num_labels > 1
         per_row = title.endswith(("ForSequenceClassification", "ForImageClassification"))
-        held = {"labels": _named_labels(config.id2label), "task": "classification" if per_row and one_of_many else None}
+        values = config.problem_type == "regression" or (config.problem_type is None and config.num_labels == 1)
+        task = "classification" if one_of_many else "regression" if values else None
+        held = {"labels": _named_labels(config.id2label), "task": task if per_row else None}
     sized = isinstance(getattr(config, "image_size", None), int | list | tuple) and not hasattr(config, "num_frames")
     if parameters[0] == "pixel_values" and sized:
         channels = getattr(config, "num_channels", 3)

@@ -7,96 +7,39 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.preprocess import MAX_PIXELS
-from penstock.serve import compression, control, predict, protocol, replies
+from penstock.serve import answers, bodies, compression, control, openapi, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
+from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
+from penstock.serve.times import Times
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
-_PREDICT_BODY = {
-    "parameters": [
-        {
-            "name": "top_k",
-            "in": "query",
-            "description": "How many labels to answer for each row of a classifier.",
-            "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 3},
-        }
-    ],
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {"file": {"type": "string", "format": "binary"}},
-                }
-            },
-            "image/png": {"schema": {"type": "string", "format": "binary"}},
-            "image/jpeg": {"schema": {"type": "string", "format": "binary"}},
-            "application/json": {
-                "schema": {"type": "object", "required": ["inputs"], "properties": {"inputs": {}}},
-            },
-        },
-    },
-}
-_INFER_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["inputs"],
-                    "properties": {
-                        "id": {"type": "string"},
-                        "inputs": {"type": "array", "items": {"type": "object"}},
-                        "outputs": {"type": "array", "items": {"type": "object"}},
-                        "parameters": {"type": "object"},
-                    },
-                }
-            }
-        },
-    }
-}
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a request may bring: so many bytes of body, pixels of a decoded image, and whether shared memory."""
-
-    max_body_bytes: int = 64 * 2**20
-    max_pixels: int = MAX_PIXELS
-    shared_memory: bool = False
-
-
 # Starts what runs beside HTTP in its event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 _STOP_S = 30.0
+_BOUNDS = Bounds()
 
 
 def create_app(
     repository: Repository,
     metrics: Metrics,
-    bounds: Bounds = Bounds(),
+    bounds: Bounds = _BOUNDS,
     beside: Beside | None = None,
     regions: Regions | None = None,
 ) -> FastAPI:
@@ -127,6 +70,8 @@ def create_app(
     _add_health(app, repository, metrics)
     control.add(app, repository, _reply, find, regions)
     _add_inference(app, repository, metrics, bounds, regions)
+    # Made when it is asked for: its examples are of the models that are loaded then.
+    app.openapi = lambda: openapi.describe(app, repository)  # type: ignore[method-assign]
     return app
 
 
@@ -177,8 +122,8 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
 
 
 def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds, regions: Regions) -> None:
-    @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
-    @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=_INFER_BODY)
+    @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=openapi.INFER)
+    @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=openapi.INFER)
     async def infer(request: Request, name: str, version: str | None = None) -> Response:
         async def work() -> Response:
             model = find(repository, name, version)
@@ -193,16 +138,17 @@ def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bound
 
         return await _counted(name, repository, metrics, work)
 
-    @app.post("/predict/{name}", tags=["inference"], openapi_extra=_PREDICT_BODY)
+    @app.post("/predict/{name}", tags=["inference"], openapi_extra=openapi.PREDICT)
     async def predict_route(request: Request, name: str) -> Response:
         async def work() -> Response:
+            times = Times()
             model = find(repository, name)
-            for key in request.query_params:
-                if key != "top_k":
-                    raise RequestError(f"query parameter {key[:40]!r} is unknown; the only one is top_k")
-            top_k = _top_k(request.query_params.get("top_k", "3"))
-            inputs = await _read_inputs(request, model, bounds)
-            return _reply(predict.answer(model, await model.infer(inputs), top_k))
+            top_k = _top_k(request)
+            inputs = await bodies.read_inputs(request, model, bounds, times)
+            form = answers.wanted(model, ", ".join(request.headers.getlist("accept")), inputs)
+            outputs = await model.infer(inputs, times=times)
+            content, headers = await answers.encode(model, outputs, form, top_k, times)
+            return Response(content, headers=headers)
 
         return await _counted(name, repository, metrics, work)
 
@@ -252,35 +198,11 @@ async def _inflated(request: Request, bounds: Bounds) -> bytes:
     return await asyncio.to_thread(compression.inflate, body, coding, bounds.max_body_bytes)
 
 
-def _refuse_encoded(request: Request) -> None:
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise RequestError(f"Content-Encoding is {encoding[:40]!r}; forms are taken uncompressed", 415)
-
-
-def _top_k(text: str) -> int:
+def _top_k(request: Request) -> int:
+    for key in request.query_params:
+        if key != "top_k":
+            raise RequestError(f"query parameter {key[:40]!r} is unknown; the only one is top_k")
+    text = request.query_params.get("top_k", "3")
     if not text.isascii() or not text.isdigit() or len(text) > 4 or not 1 <= int(text) <= 1000:
         raise RequestError(f"top_k is {text[:20]!r}; it must be a number from 1 to 1000")
     return int(text)
-
-
-async def _read_inputs(request: Request, model: Model, bounds: Bounds) -> Any:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        _refuse_encoded(request)
-        data = await _uploaded(request)
-    else:
-        data = await _inflated(request, bounds)
-        if kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{"):
-            return predict.json_inputs(model, data)
-    # Decoding a picture takes milliseconds, which others on this event loop should not wait for.
-    return await asyncio.to_thread(predict.image_inputs, model, data, bounds.max_pixels)
-
-
-async def _uploaded(request: Request) -> bytes:
-    async with request.form(max_files=1, max_fields=8) as form:
-        file = form.get("file")
-        if not isinstance(file, UploadFile):
-            fields = ", ".join(repr(name[:40]) for name in form) or "none"
-            raise RequestError(f"the form must hold a file in the field 'file'; its fields are {fields}")
-        return await file.read()

@@ -9,6 +9,7 @@ from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.serve.scheduler import Closed, Expired, QueueFull
 from penstock.signature import SignatureMismatch
+from penstock.tables import BadTable
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ _STATUS: dict[type[PenstockError], int] = {
     SignatureMismatch: 400,
     RejectedInput: 400,
     BadImage: 400,
+    BadTable: 400,
     QueueFull: 503,
     Closed: 503,
     Expired: 503,  # as Triton has it: what timed out is UNAVAILABLE there

@@ -23,6 +23,7 @@ from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.serve.statistics import Statistics, Told
+from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
 
 
@@ -74,13 +75,16 @@ class Model:
             observer=Told(metrics.observer(name, version), self.statistics),
         )
 
-    async def infer(self, inputs: Arrays, *, timeout_s: float | None = None, priority: int = 0) -> dict[str, Any]:
+    async def infer(
+        self, inputs: Arrays, *, timeout_s: float | None = None, priority: int = 0, times: Times | None = None
+    ) -> dict[str, Any]:
         """The outputs for a request's inputs; one of more rows than a batch holds is split and joined again.
 
         Args:
             inputs: every input of the signature, rows first.
             timeout_s: seconds the caller will wait; the server's own limit holds beside it.
             priority: lower goes first.
+            times: told of its stages; of a request that is split, the longest wait and the longest batch.
 
         Raises:
             SignatureMismatch: the inputs are not the signature's.
@@ -88,18 +92,20 @@ class Model:
         """
         started, answered = time.perf_counter(), False
         try:
-            found = await self._infer(inputs, timeout_s, priority)
+            found = await self._infer(inputs, timeout_s, priority, times)
             answered = True
             return found
         finally:
             self.statistics.request(time.perf_counter() - started, answered=answered)
 
-    async def _infer(self, inputs: Arrays, timeout_s: float | None, priority: int) -> dict[str, Any]:
+    async def _infer(
+        self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None
+    ) -> dict[str, Any]:
         self.signature.check(inputs, limit_batch=False)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         if self.signature.batch is None:
             answer: dict[str, Any] = await self.scheduler.submit(
-                inputs, key=object(), timeout_s=wait, priority=priority
+                inputs, key=object(), timeout_s=wait, priority=priority, times=times
             )
             return answer
         rows = len(next(iter(inputs.values())))
@@ -113,7 +119,7 @@ class Model:
         key: Any = object() if alone else tuple(array.shape[1:] for array in inputs.values())
         parts = [take(inputs, part) for part in _parts(rows, most, self.signature.min_batch)]
         submits = [
-            self.scheduler.submit(part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority)
+            self.scheduler.submit(part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority, times=times)
             for part in parts
         ]
         if len(submits) == 1:

@@ -1,43 +1,155 @@
-"""The human road: an image, or numbers, in; labels with scores out."""
+"""The human road in: images, text, table rows or tensors as a model's inputs."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.preprocess import decode_image
+from penstock.preprocess import MAX_PIXELS, BadImage, decode_image
+from penstock.serve import rows
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.protocol import parse_json
 from penstock.serve.tensors import from_json
+from penstock.signature import Tensor
+
+Inputs = dict[str, NDArray[np.generic]]
+FORMS = ("inputs", "image", "images", "text", "texts", "row", "rows")
+_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):")
+_DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 
 
-def image_inputs(model: Model, data: bytes, max_pixels: int) -> dict[str, NDArray[np.generic]]:
-    """Decode an uploaded image and preprocess it as the model was trained.
+@dataclass(frozen=True)
+class Bounds:
+    """What a request may bring: so many bytes of body, pixels of a decoded image, images; and whether shared memory."""
+
+    max_body_bytes: int = 64 * 2**20
+    max_pixels: int = MAX_PIXELS
+    max_images: int = 64
+    shared_memory: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file's bytes, and where they stand in the request, `images[3]`; empty where there is but one."""
+
+    data: bytes
+    where: str = ""
+
+
+def image_inputs(model: Model, pictures: Sequence[Picture], max_pixels: int) -> Inputs:
+    """Decode images, and preprocess them as the model was trained: one row each, in order.
 
     Raises:
-        RequestError: the model takes no images; BadImage: the bytes are none.
+        RequestError: the model takes no images; BadImage: one is none, with where it stands.
     """
     preprocess = model.receipt.preprocess if model.receipt else None
     if preprocess is None:
-        raise RequestError(
-            f"model {model.name!r} records no image preprocessing; send its tensors as JSON: {_example(model)}",
-            415,
-        )
-    return {preprocess.input: preprocess.apply(decode_image(data, max_pixels))}
+        raise _not_taken(model, "records no image preprocessing")
+    found = []
+    for picture in pictures:
+        try:
+            found.append(preprocess.apply(decode_image(picture.data, max_pixels)))
+        except BadImage as error:
+            if not picture.where:
+                raise
+            raise BadImage(f"{picture.where}: {error}") from None
+    return {preprocess.input: found[0] if len(found) == 1 else np.concatenate(found)}
 
 
-def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
-    """Inputs from `{"inputs": {name: rows, …}}`, or `{"inputs": rows}` for a model with one input."""
+def takes_text(model: Model) -> Tensor | None:
+    """The input that text is given to: a model's only one, if it holds strings. No artifact records a tokenizer."""
+    inputs = model.signature.inputs
+    strings = len(inputs) == 1 and inputs[0].dtype == "object"
+    flat = all(size == 1 for size in inputs[0].shape[1:])
+    return inputs[0] if strings and flat else None
+
+
+def text_inputs(model: Model, texts: Sequence[str]) -> Inputs:
+    """Texts for a model that takes them as they are, one row each.
+
+    Raises:
+        RequestError: it takes numbers, and says with nothing how texts become such.
+    """
+    tensor = takes_text(model)
+    if tensor is None:
+        raise _not_taken(model, "takes no text: it records no tokenizer")
+    array = from_json("texts", list(texts), tensor.dtype)
+    return {tensor.name: array.reshape(len(texts), *[1] * (len(tensor.shape) - 1))}
+
+
+def row_inputs(model: Model, listed: Sequence[Any]) -> Inputs:
+    """Table rows, as lists of values or as objects of columns.
+
+    Raises:
+        RequestError: the model takes no rows, or a row is none of its.
+    """
+    return rows.from_rows(_columns(model), listed, model.scheduler.max_queue_rows)
+
+
+def csv_inputs(model: Model, data: bytes) -> Inputs:
+    """The rows of a CSV file.
+
+    Raises:
+        RequestError, BadTable: the model takes no rows, or the file holds none of its.
+    """
+    return rows.from_csv(_columns(model), data, model.scheduler.max_queue_rows)
+
+
+def _columns(model: Model) -> rows.Columns:
+    held = rows.columns(model.signature)
+    if held is None:
+        raise _not_taken(model, "takes no table rows")
+    return held
+
+
+def json_inputs(model: Model, body: bytes, bounds: Bounds = Bounds()) -> Inputs:
+    """Inputs from a JSON object that holds one of `FORMS`.
+
+    `inputs` are tensors, `{name: rows, …}`, or bare rows for a model with one input. The others are what their names
+    say, several in the plural; images are in base64, as such or as a data: URL.
+
+    Raises:
+        RequestError, BadImage: naming the field, the value and the rule.
+    """
     content = parse_json(body)
-    if not isinstance(content, dict) or "inputs" not in content:
-        raise RequestError(f"the request must be a JSON object with 'inputs': {_example(model)}")
-    unknown = sorted(set(content) - {"inputs"})
-    if unknown:
-        raise RequestError(f"field {unknown[0]!r} is unknown; the request holds 'inputs' alone")
-    given, tensors = content["inputs"], model.signature.inputs
+    given = [name for name in FORMS if name in content] if isinstance(content, dict) else []
+    if not given:
+        raise RequestError(
+            f"the request must be a JSON object with 'inputs', or with one of {', '.join(FORMS[1:])}: {example(model)}"
+        )
+    if len(content) > 1:
+        other = next(name for name in content if name != given[0])
+        what = "too, and they exclude each other" if other in FORMS else "is unknown"
+        raise RequestError(f"field {other[:40]!r} {what}; the request holds {given[0]!r} alone")
+    (field,), value = given, content[given[0]]
+    if field == "inputs":
+        return _tensors(model, value)
+    if field in ("row", "rows"):
+        return row_inputs(model, [value] if field == "row" else _list(field, value))
+    texts = _texts(field, value)
+    if field in ("text", "texts"):
+        return text_inputs(model, texts)
+    if len(texts) > bounds.max_images:
+        raise too_many_images("'images'", bounds.max_images)
+    places = [field] if field == "image" else [f"images[{index}]" for index in range(len(texts))]
+    pictures = [Picture(_image(text, place), place) for text, place in zip(texts, places, strict=True)]
+    return image_inputs(model, pictures, bounds.max_pixels)
+
+
+def too_many_images(what: str, most: int) -> RequestError:
+    return RequestError(f"{what} holds more than {most} images (--max-images); send the rest in another request")
+
+
+def _tensors(model: Model, given: Any) -> Inputs:
+    tensors = model.signature.inputs
     if not isinstance(given, dict):
         if len(tensors) != 1:
             names = ", ".join(tensor.name for tensor in tensors)
@@ -50,35 +162,47 @@ def json_inputs(model: Model, body: bytes) -> dict[str, NDArray[np.generic]]:
     return {name: from_json(f"inputs.{name}", rows, dtypes[name]) for name, rows in given.items()}
 
 
-def _example(model: Model) -> str:
+def _list(field: str, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise RequestError(f"{field!r} must be a list of at least one; {field[:-1]!r} holds a single one")
+    return value
+
+
+def _texts(field: str, value: Any) -> list[str]:
+    """The strings in a field: one, or in the plural a list of them."""
+    several = field.endswith("s")
+    listed = _list(field, value) if several else [value]
+    for index, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise RequestError(f"{field}{f'[{index}]' * several} is {str(text)[:40]!r}; it must be a string")
+    return listed
+
+
+def _image(text: str, where: str) -> bytes:
+    """The bytes of an image in base64, or in a data: URL."""
+    head = _DATA_URL.match(text)
+    scheme = _SCHEME.match(text)
+    if head is None and scheme is not None:
+        rule = "a data: URL must hold base64" if scheme[1].lower() == "data" else "the server fetches nothing"
+        raise RequestError(
+            f"{where} is the URL {text.strip()[:40]!r}, and {rule}; send the image's bytes in base64, or the file"
+        )
+    bare = (text if head is None else text[head.end() :]).translate(_NO_SPACE)
+    try:
+        return base64.b64decode(bare, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RequestError(f"{where} is {text[:20]!r}…, which is no base64: {error}") from None
+
+
+# `base64 FILE` breaks its lines.
+_NO_SPACE = dict.fromkeys(map(ord, " \t\r\n"))
+
+
+def _not_taken(model: Model, why: str) -> RequestError:
+    return RequestError(f"model {model.name!r} {why}; send its tensors as JSON: {example(model)}", 415)
+
+
+def example(model: Model) -> str:
+    """A request of tensors, in words."""
     first = model.signature.inputs[0]
     return f'{{"inputs": {{"{first.name}": …}}}}, shape [{", ".join(map(str, first.shape))}]'
-
-
-def answer(model: Model, outputs: dict[str, Any], top_k: int) -> dict[str, Any]:
-    """What is said to the caller: labels with scores for a classifier, else the outputs themselves."""
-    said: dict[str, Any] = {"model": model.name, "version": model.version}
-    for name, array in outputs.items():
-        if not np.isfinite(array).all():
-            raise RequestError(f"the model answers NaN or Inf in output {name!r} for these inputs", 422)
-    first = model.signature.outputs[0].name
-    task = model.receipt.task if model.receipt else None
-    if task != "classification" or outputs[first].ndim != 2:
-        return {**said, "outputs": {name: array.tolist() for name, array in outputs.items()}}
-    return {**said, "predictions": [_labelled(row, model.labels, top_k) for row in softmax(outputs[first])]}
-
-
-def _labelled(scores: NDArray[np.float64], labels: tuple[str, ...] | None, top_k: int) -> dict[str, Any]:
-    order = np.argsort(-scores, kind="stable")[:top_k]
-    top = [
-        {"label": labels[i] if labels and i < len(labels) else str(i), "score": round(float(scores[i]), 6)}
-        for i in order
-    ]
-    return {**top[0], "top": top}
-
-
-def softmax(logits: NDArray[np.generic]) -> NDArray[np.float64]:
-    """exp(x − max x) ÷ Σ exp(x − max x), row by row, in float64."""
-    shifted = logits.astype(np.float64)
-    exponents = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))

@@ -80,6 +80,15 @@ def _listed(name: str, flat: NDArray[np.generic]) -> Any:
         raise RequestError(f"output {name!r} is {kind}, which JSON has no numbers for; ask for it with binary_data")
     if flat.dtype != object:
         return flat
+    return texts(name, flat)
+
+
+def texts(name: str, flat: NDArray[np.generic]) -> list[str]:
+    """An output's bytes as text.
+
+    Raises:
+        RequestError: they are no UTF-8, and JSON has nothing else.
+    """
     try:
         return [text.decode() for text in flat]  # type: ignore[attr-defined]
     except UnicodeDecodeError:

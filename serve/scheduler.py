@@ -11,6 +11,7 @@ import asyncio
 import bisect
 import itertools
 import logging
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
+from penstock.serve.times import Times
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,10 @@ class Closed(PenstockError):
 
 @dataclass(eq=False)
 class Item:
-    """One caller's rows. Items with different keys never share a batch; times are of the event loop's clock."""
+    """One caller's rows. Items with different keys never share a batch.
+
+    `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
+    """
 
     payload: Any
     rows: int
@@ -49,8 +54,10 @@ class Item:
     urgent: bool
     future: asyncio.Future[Any]
     number: int
+    times: Times | None = None
     returned: bool = False
     timer: asyncio.TimerHandle | None = None
+    entered: float = field(default_factory=time.perf_counter)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -165,6 +172,7 @@ class Scheduler:
         key: Hashable = None,
         priority: int = 0,
         timeout_s: float | None = None,
+        times: Times | None = None,
     ) -> Any:
         """Queue an item and wait for its own result. Cancelling the wait takes the item out of the queue.
 
@@ -174,21 +182,16 @@ class Scheduler:
             key: items share a batch only with items of an equal key.
             priority: lower goes first; first come, first served within one.
             timeout_s: seconds until the answer is of no more use.
+            times: told how long the item waited, and how long its batch was computed, once there is an answer.
 
         Raises:
             QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
         """
-        if not 1 <= rows <= self.max_batch:
-            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
-        if self._closed:
-            raise Closed("the server is shutting down; send the request elsewhere")
-        if self._pending + rows > self.max_queue_rows:
-            raise QueueFull(
-                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
-            )
+        self._admit(rows)
         loop = asyncio.get_running_loop()
         now = loop.time()
-        item = Item(payload, rows, key, priority, now, bool(self._free), loop.create_future(), next(self._numbers))
+        urgent, number = bool(self._free), next(self._numbers)
+        item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times)
         if timeout_s is not None:
             item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
         self._enqueue(item)
@@ -199,6 +202,17 @@ class Scheduler:
             if item.timer is not None:
                 item.timer.cancel()
             self._discard(item)
+
+    def _admit(self, rows: int) -> None:
+        """Refuse rows that there is no room for."""
+        if not 1 <= rows <= self.max_batch:
+            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
+        if self._closed:
+            raise Closed("the server is shutting down; send the request elsewhere")
+        if self._pending + rows > self.max_queue_rows:
+            raise QueueFull(
+                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
+            )
 
     def _enqueue(self, item: Item) -> None:
         bisect.insort(self._queue, item, key=lambda other: other.order)
@@ -256,7 +270,7 @@ class Scheduler:
         if not items:
             return
         loop = asyncio.get_running_loop()
-        started = loop.time()
+        started = time.perf_counter()
         try:
             results = await loop.run_in_executor(instance.thread, instance.function, [item.payload for item in items])
             if len(results) != len(items):
@@ -271,11 +285,14 @@ class Scheduler:
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return
+        compute_s = time.perf_counter() - started
         if self._observer is not None:
-            waits = [started - item.arrived for item in items]
-            self._observer.batch(sum(item.rows for item in items), waits, loop.time() - started)
+            waits = [started - item.entered for item in items]
+            self._observer.batch(sum(item.rows for item in items), waits, compute_s)
         for item, result in zip(items, results, strict=True):
             if not item.future.done():
+                if item.times is not None:
+                    item.times.ran(started - item.entered, compute_s)
                 item.future.set_result(result)
 
     def _return(self, items: list[Item], error: InstanceDead) -> None:

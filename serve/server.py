@@ -15,9 +15,10 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve.app import Beside, Bounds, create_app, find
+from penstock.serve.app import Beside, create_app, find
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
+from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository, open_repository
 from penstock.serve.sharedmemory import Regions
 

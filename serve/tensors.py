@@ -28,6 +28,11 @@ _ALLOWED: dict[str, tuple[set[type], str]] = {
 BINARY_ONLY = ("float16", "bfloat16")
 
 
+def kind_of(dtype: str) -> str:
+    """numpy's letter for a kind of dtype, by which bfloat16 is as floating as the others."""
+    return "f" if dtype == "bfloat16" else np.dtype(dtype).kind
+
+
 def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
     """Little-endian, row-major bytes as an array: a view, not a copy, but for text."""
     if dtype == "object":
@@ -109,23 +114,24 @@ def _flatten(field: str, data: Any) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.generic]:
-    allowed, wanted = _ALLOWED[dtype.kind]
+    kind = kind_of(dtype.name)
+    allowed, wanted = _ALLOWED[kind]
     kinds = set(map(type, flat))
     if list in kinds:
         raise RequestError(f"{field} is ragged, or nested too deep; it must be a regular list of numbers")
     if not kinds <= allowed:
         raise RequestError(f"{field} must hold {wanted} only, for {SERVED_DTYPES[dtype.name]}")
-    if dtype.kind == "O":
+    if kind == "O":
         return _encoded(field, flat)
-    if dtype.kind in "iu" and flat:
+    if kind in "iu" and flat:
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
             name = SERVED_DTYPES[dtype.name]
             raise RequestError(f"{field} holds a number out of {name}'s {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
-        given = np.array(flat, np.float64 if dtype.kind == "f" else dtype)
+        given = np.array(flat, np.float64 if kind == "f" else dtype)
         array = given.astype(dtype, copy=False)
-    if dtype.kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
+    if kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
         raise RequestError(f"{field} holds a number out of {SERVED_DTYPES[dtype.name]}'s range")
     return array
 

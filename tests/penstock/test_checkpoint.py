@@ -815,6 +815,20 @@ def test_an_input_of_the_users_drops_what_no_longer_fits_and_keeps_the_rest(mobi
     assert (renamed.preprocess, renamed.signature.batch) == (None, "n")
 
 
+def test_a_segmentation_model_s_labels_are_of_the_axis_behind_the_batch(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    name = "lraspp_mobilenet_v3_large"
+    path = saved(
+        tmp_path / "a.pth", torchvision.models.get_model(name, weights=None, weights_backbone=None).state_dict()
+    )
+    held = checkpoint.load(path, Override(model=f"torchvision:{name}")).card
+    assert [str(tensor) for tensor in held.signature.outputs] == ["out:float32[batch,21,520,520]"]
+    assert (held.task, len(held.labels or ())) == ("segmentation", 21)
+    smaller = Override(model=f"torchvision:{name}", inputs=("image:float32[batch,3,64,64]",))
+    held = checkpoint.load(path, smaller).card
+    assert (held.task, len(held.labels or ()), held.preprocess) == ("segmentation", 21, None)
+
+
 def test_a_torchvision_model_of_other_classes_has_no_labels(tmp_path: Path) -> None:
     torchvision = pytest.importorskip("torchvision")
     state = torchvision.models.mobilenet_v3_small(num_classes=7).state_dict()

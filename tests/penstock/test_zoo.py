@@ -194,9 +194,16 @@ def test_an_interpolation_that_penstock_does_not_have_gives_no_preprocessing(mon
     assert found.preprocess is None
 
 
-def test_a_segmentation_model_takes_the_size_of_its_preset_and_has_no_labels() -> None:
+def test_a_segmentation_model_takes_pictures_stretched_to_the_size_of_its_preset() -> None:
     found = known("torchvision:lraspp_mobilenet_v3_large", "meta")
-    assert found == Known(inputs=("image:float32[batch,3,520,520]",))
+    assert (found.inputs, found.task) == (("image:float32[batch,3,520,520]",), "segmentation")
+    assert found.labels is not None
+    assert (len(found.labels), found.labels[0], found.labels[15]) == (21, "__background__", "person")
+    assert found.preprocess is not None
+    assert (found.preprocess.width, found.preprocess.height, found.preprocess.resize_shorter) == (520, 520, None)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 600, 3), np.uint8))
+    theirs = torchvision.models.segmentation.LRASPP_MobileNet_V3_Large_Weights.DEFAULT.transforms()(image)
+    assert np.abs(found.preprocess.apply(image)[0] - theirs.numpy()).max() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -460,8 +467,8 @@ def test_a_model_whose_shape_no_config_tells_has_no_inputs(
         ("BertForSequenceClassification", {"id2label": {1: "bad", 0: "good"}}, ("good", "bad"), "classification"),
         ("BertForSequenceClassification", {"num_labels": 3}, None, "classification"),
         ("BertForSequenceClassification", {"id2label": {0: "a", 5: "b"}}, None, "classification"),
-        ("BertForSequenceClassification", {"num_labels": 1}, None, None),
-        ("BertForSequenceClassification", {"problem_type": "regression"}, None, None),
+        ("BertForSequenceClassification", {"num_labels": 1}, None, "regression"),
+        ("BertForSequenceClassification", {"problem_type": "regression"}, None, "regression"),
         (
             "BertForSequenceClassification",
             {"problem_type": "multi_label_classification", "id2label": {0: "good", 1: "bad"}},

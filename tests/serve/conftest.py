@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from penstock import artifact
+from penstock import artifact, runtimes
 from penstock.artifact import Artifact
 from penstock.parity import Limits
+from penstock.preprocess import ImagePreprocess
 from penstock.receipt import Receipt, Source, Verification
-from penstock.runtimes.fake import FakeRunner
 from penstock.signature import Dim, Signature, Tensor
 
 START_S = 60
@@ -211,31 +211,41 @@ def _source() -> Source:
 
 
 def write_fake_artifact(
-    output: Path, name: str, signature: Signature = PAIR, expected: Mapping[str, Any] | None = None
+    output: Path,
+    name: str,
+    signature: Signature = PAIR,
+    expected: Mapping[str, Any] | None = None,
+    graph: bytes | None = None,
+    **told: Any,
 ) -> Artifact:
-    """An artifact of the fake runtime; `expected` replaces the golden outputs that its runner really gives."""
+    """An artifact of the fake runtime, or of an ONNX `graph`.
+
+    `expected` replaces the golden outputs that its runner really gives; what else is `told` stands in the receipt.
+    """
+    runtime, file = ("fake", "model.fake") if graph is None else ("onnxruntime", "model.onnx")
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {}
     for tensor in signature.inputs:
         shape = [5 if size == signature.batch else size if isinstance(size, int) else 3 for size in tensor.shape]
         inputs[tensor.name] = rng.integers(0, 2, shape).astype(tensor.dtype)
-    outputs = {**FakeRunner(signature).run(inputs), **(expected or {})}
     with artifact.draft(output) as folder:
-        (folder / "model.fake").write_bytes(b"no model")
+        (folder / file).write_bytes(graph or b"no model")
+        with runtimes.load(runtime, folder / file, signature) as runner:
+            outputs = {**runner.run(inputs), **(expected or {})}
         artifact.write_golden(folder, inputs, outputs)
         receipt = Receipt(
             name=name,
             version=1,
             created=datetime.now(timezone.utc),
-            format="fake",
+            format=runtime.removesuffix("runtime"),
             precision="fp32",
-            runtime="fake",
-            model_file="model.fake",
+            runtime=runtime,
+            model_file=file,
             files=artifact.digests(folder),
             source=_source(),
             signature=signature,
             verification=Verification(
-                runtime="fake",
+                runtime=runtime,
                 engine_run=True,
                 samples=5,
                 real=False,
@@ -245,6 +255,7 @@ def write_fake_artifact(
                 passed=True,
             ),
             hardware="any",
+            **told,
         )
         return artifact.publish(folder, output, receipt)
 
@@ -311,6 +322,53 @@ def served_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory
 def server(served_repository: Path, start_server: StartServer) -> Server:
     """A server with default limits, all of whose models are ready."""
     return start_server(served_repository)
+
+
+def _same_graph() -> bytes:
+    """An ONNX graph that answers its picture as scores: the class of a pixel is its strongest colour."""
+    from onnx import TensorProto, helper
+
+    shape = ["batch", 3, 4, 6]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["image"], ["out"])],
+        "colours",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, shape)],
+    )
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return made
+
+
+def _signature(inputs: dict[str, str], outputs: dict[str, str]) -> Signature:
+    """Tensors as `name: dtype[shape]`, in batches up to 8."""
+    read = [tuple(Tensor.parse(f"{name}:{rest}") for name, rest in held.items()) for held in (inputs, outputs)]
+    return Signature(inputs=read[0], outputs=read[1], dims={"batch": Dim(min=1, opt=4, max=8)})
+
+
+@pytest.fixture(scope="session")
+def forms_repository(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for each form of /predict: digits, `colours` (class maps), `price` (rows of 3), `people` (columns)."""
+    pytest.importorskip("onnx")
+    folder = tmp_path_factory.mktemp("forms") / "models"
+    shutil.copytree(repository / "digits-onnx-fp32", folder / "digits-onnx-fp32")
+    picture = _signature({"image": "float32[batch,3,4,6]"}, {"out": "float32[batch,3,4,6]"})
+    preprocess = ImagePreprocess(input="image", mode="RGB", height=4, width=6, mean=(0, 0, 0), std=(1, 1, 1))
+    told = {"task": "segmentation", "labels": ("red", "green", "blue"), "preprocess": preprocess}
+    write_fake_artifact(folder, "colours", picture, graph=_same_graph(), **told)
+    row = _signature({"row": "float32[batch,3]"}, {"price": "float32[batch,1]"})
+    write_fake_artifact(folder, "price", row, task="regression")
+    columns = {"age": "float32[batch]", "children": "int8[batch,1]", "member": "bool[batch]"}
+    write_fake_artifact(folder, "people", _signature(columns, {"total": "float64[batch]"}))
+    write_fake_artifact(folder, "pair")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def forms(forms_repository: Path, start_server: StartServer) -> Server:
+    """A server of them that takes four images at once."""
+    return start_server(forms_repository, "--max-images", "4")
 
 
 @pytest.fixture(scope="session")

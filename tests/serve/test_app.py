@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
+import io
 import json
+import re
 import signal
 import socket
 import struct
@@ -20,6 +23,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from penstock import artifact, datasets
 from penstock.runtimes.fake import FakeRunner
@@ -40,6 +44,22 @@ def multipart(content: bytes, field: str = "file", filename: str | None = "scan.
     kind = "Content-Type: image/png\r\n" if filename is not None else ""
     body = f"{head}{kind}\r\n".encode() + content + b"\r\n--edge--\r\n"
     return body, {"Content-Type": "multipart/form-data; boundary=edge"}
+
+
+def form(*files: tuple[str, bytes], field: str = "file") -> tuple[bytes, dict[str, str]]:
+    """A form of several files, each with its name."""
+    parts = [
+        f'--edge\r\nContent-Disposition: form-data; name="{field}"; filename="{name}"\r\n\r\n'.encode() + data + b"\r\n"
+        for name, data in files
+    ]
+    return b"".join([*parts, b"--edge--\r\n"]), {"Content-Type": "multipart/form-data; boundary=edge"}
+
+
+def predictions(answer: Answer) -> list[dict[str, Any]]:
+    """What an answer predicts, without its timing, which differs from one to the next."""
+    assert answer.status == 200, answer.body
+    found: list[dict[str, Any]] = answer.json["predictions"]
+    return found
 
 
 def refused(answer: Answer, status: int, *parts: str) -> None:
@@ -131,7 +151,7 @@ def test_a_form_upload_is_answered_with_labels_and_scores(
 def test_a_raw_image_is_answered_as_a_form_upload_is(server: Server, scan: bytes, kind: str | None) -> None:
     answer = server.ask("POST", DIGITS, scan, {"Content-Type": kind} if kind else {})
     assert answer.status == 200
-    assert answer.json == server.ask("POST", DIGITS, *multipart(scan)).json
+    assert predictions(answer) == predictions(server.ask("POST", DIGITS, *multipart(scan)))
 
 
 def test_json_rows_are_answered_in_order(server: Server, tensors: Any, direct: Callable[[Any], Any]) -> None:
@@ -223,10 +243,185 @@ def test_a_broken_form_is_refused(server: Server, body: bytes, kind: str) -> Non
     refused(answer, 400)
 
 
-def test_a_form_of_two_files_is_refused(server: Server, scan: bytes) -> None:
-    one = multipart(scan)[0].removesuffix(b"--edge--\r\n")
-    _, headers = multipart(scan)
-    refused(server.ask("POST", DIGITS, one + multipart(scan)[0], headers), 400, "files")
+@pytest.mark.parametrize("field", ["file", "files"])
+def test_several_files_of_a_form_are_answered_in_their_order(
+    server: Server,
+    scans: tuple[Any, Any],
+    tensors: Any,
+    png: Callable[[Any], bytes],
+    direct: Callable[[Any], Any],
+    field: str,
+) -> None:
+    answer = server.ask("POST", DIGITS, *form(*[(f"{n}.png", png(scans[0][n])) for n in range(20)], field=field))
+    for prediction, row in zip(predictions(answer), direct(tensors[:20]), strict=True):
+        check_prediction(prediction, row)
+
+
+def test_the_files_of_a_form_run_as_one_batch(server: Server, scan: bytes) -> None:
+    rows, batches = (f'penstock_batch_rows_{kind}{{model="digits-onnx-fp32",version="1"}}' for kind in ("sum", "count"))
+    before = server.metric(rows), server.metric(batches)
+    predictions(server.ask("POST", DIGITS, *form(*[("a.png", scan)] * 10)))
+    assert (server.metric(rows) - before[0], server.metric(batches) - before[1]) == (10, 1)
+
+
+def test_a_bad_image_among_several_is_named_by_its_place_and_file(server: Server, scan: bytes) -> None:
+    answer = server.ask("POST", DIGITS, *form(("a.png", scan), ("b.png", b"hello"), ("c.png", scan)))
+    refused(answer, 400, "files[1] 'b.png': the 5 bytes sent are not an image")
+
+
+def test_more_files_than_the_bound_are_refused(forms: Server, scan: bytes) -> None:
+    assert len(predictions(forms.ask("POST", DIGITS, *form(*[("a.png", scan)] * 4)))) == 4
+    refused(forms.ask("POST", DIGITS, *form(*[("a.png", scan)] * 5)), 400, "the form holds more than 4 images")
+    refused(forms.ask("POST", DIGITS, {"images": ["AAAA"] * 5}), 400, "'images' holds more than 4 images")
+
+
+@pytest.mark.parametrize("extra", ["top_k", "note"])
+def test_a_form_with_more_than_files_is_refused(server: Server, scan: bytes, extra: str) -> None:
+    field = f'--edge\r\nContent-Disposition: form-data; name="{extra}"\r\n\r\n3\r\n'.encode()
+    body, headers = multipart(scan)
+    refused(server.ask("POST", DIGITS, field + body, headers), 400, "and nothing else", f"'{extra}', 'file'")
+
+
+def test_images_in_base64_are_answered_as_their_files_are(
+    server: Server, scans: tuple[Any, Any], png: Callable[[Any], bytes]
+) -> None:
+    files = [png(image) for image in scans[0][:3]]
+    coded = [base64.b64encode(data).decode() for data in files]
+    expected = predictions(server.ask("POST", DIGITS, *form(*[("a.png", data) for data in files])))
+    assert predictions(server.ask("POST", DIGITS, {"images": coded})) == expected
+    assert predictions(server.ask("POST", DIGITS, {"image": f"data:image/png;base64,{coded[0]}"})) == expected[:1]
+
+
+def test_the_server_fetches_no_url(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.2)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/cat.png"
+        refused(server.ask("POST", DIGITS, {"image": url}), 400, url, "fetches nothing")
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_table_rows_are_answered_as_lists_objects_and_csv(forms: Server) -> None:
+    for body in ({"rows": [[1, 2, 3], [4, 5, 6.5]]}, b"1,2,3\n4,5,6.5\n", b"a,b,c\r\n1,2,3\r\n4,5,6.5\r\n"):
+        headers = {"Content-Type": "text/csv; charset=utf-8"} if isinstance(body, bytes) else {}
+        answer = forms.ask("POST", "/predict/price", body, headers)
+        assert (answer.status, answer.json["values"]) == (200, [6.0, 15.5])
+    person = {"age": 30, "children": 2, "member": True}
+    assert forms.ask("POST", "/predict/people", {"row": person}).json["outputs"] == {"total": [33.0]}
+    table = b"member,children,age\nfalse,1,20\ntrue,0,1.5\n"
+    answer = forms.ask("POST", "/predict/people", table, {"Content-Type": "text/csv"})
+    assert answer.json["outputs"] == {"total": [21.0, 2.5]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "parts"),
+    [
+        ("price", {"rows": [[1, 2]]}, None, ["rows[0] has 2 values", "a list of 3 values"]),
+        ("price", b"1,2,3\n1,x,3\n", "text/csv", ["line 2, column 2 is 'x'", "a number"]),
+        ("people", {"row": {"age": 1}}, None, ["rows[0] has no column 'children'"]),
+        ("people", b"age\n1\n", "text/csv", ["header lacks 'children'"]),
+        ("price", b"\xff", "text/csv", ["not UTF-8"]),
+    ],
+)
+def test_wrong_rows_are_refused_by_place_and_rule(
+    forms: Server, path: str, body: Any, kind: str | None, parts: list[str]
+) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    refused(forms.ask("POST", f"/predict/{path}", body, headers), 400, *parts)
+
+
+def test_text_for_a_model_without_a_tokenizer_is_refused_with_what_to_send(server: Server) -> None:
+    refused(server.ask("POST", "/predict/pair", {"text": "hello"}), 415, "records no tokenizer", '"ids"')
+
+
+def test_tensors_in_binary_are_answered_in_words(server: Server, tensors: Any, direct: Callable[[Any], Any]) -> None:
+    rows = np.ascontiguousarray(tensors[:5])
+    entry = {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": [5, 1, 8, 8],
+        "parameters": {"binary_data_size": rows.nbytes},
+    }
+    text = json.dumps({"inputs": [entry]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    for prediction, row in zip(
+        predictions(server.ask("POST", DIGITS, text + rows.tobytes(), headers)), direct(rows), strict=True
+    ):
+        check_prediction(prediction, row)
+    text = json.dumps({"inputs": [entry], "outputs": [{"name": "logits"}]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    refused(server.ask("POST", DIGITS, text + rows.tobytes(), headers), 400, "'outputs' is of POST /v2/models/")
+
+
+def colours(pixels: Any, png: Callable[[Any], bytes]) -> bytes:
+    """A picture of 4 x 6 pixels in pure red, green and blue, by number."""
+    return png(np.eye(3, dtype=np.uint8)[np.asarray(pixels)] * 255)
+
+
+PIXELS = [[0, 0, 1, 1, 1, 2]] * 3 + [[2, 2, 2, 2, 2, 2]]
+
+
+def test_an_image_s_class_map_is_answered_with_its_labels_and_as_png(
+    forms: Server, png: Callable[[Any], bytes]
+) -> None:
+    picture = colours(PIXELS, png)
+    (said,) = predictions(forms.ask("POST", "/predict/colours", picture, PNG))
+    assert (said["width"], said["height"]) == (6, 4)
+    assert [(entry["label"], entry["share"]) for entry in said["labels"]] == [
+        ("green", 0.375),
+        ("blue", 0.375),
+        ("red", 0.25),
+    ]
+    answer = forms.ask("POST", "/predict/colours", picture, {**PNG, "Accept": "image/png"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
+    assert answer.body == base64.b64decode(said["map"])
+    image = Image.open(io.BytesIO(answer.body))
+    assert image.mode == "P"
+    assert np.asarray(image).tolist() == PIXELS
+
+
+def test_a_form_of_answer_that_there_is_not_is_a_406_before_anything_runs(
+    forms: Server, scan: bytes, png: Callable[[Any], bytes]
+) -> None:
+    batches = 'penstock_batch_rows_count{model="colours",version="1"}'
+    before = forms.metric(batches)
+    two = form(*[("a.png", colours(PIXELS, png))] * 2)
+    answer = forms.ask("POST", "/predict/colours", two[0], {**two[1], "Accept": "image/png"})
+    refused(answer, 406, "a PNG holds one map", "2 rows")
+    assert forms.metric(batches) == before
+    refused(forms.ask("POST", DIGITS, scan, {**PNG, "Accept": "image/png"}), 406, "answers no maps")
+    refused(forms.ask("POST", DIGITS, scan, {**PNG, "Accept": "text/html"}), 406, "'text/html'", "application/json")
+    assert forms.ask("POST", DIGITS, scan, {**PNG, "Accept": "text/html, */*;q=0.1"}).status == 200
+
+
+def test_an_answer_in_binary_is_the_protocol_s(
+    server: Server, scan: bytes, tensors: Any, direct: Callable[[Any], Any]
+) -> None:
+    answer = server.ask("POST", DIGITS, scan, {**PNG, "Accept": "application/octet-stream"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
+    length = int(answer.headers["inference-header-content-length"])
+    (output,) = json.loads(answer.body[:length])["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("logits", "FP32", [1, 10])
+    assert np.allclose(np.frombuffer(answer.body[length:], "<f4"), direct(tensors[:1])[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/octet-stream", "image/png"])
+def test_every_answer_says_how_long_its_stages_took(forms: Server, png: Callable[[Any], bytes], accept: str) -> None:
+    answer = forms.ask("POST", "/predict/colours", colours(PIXELS, png), {**PNG, "Accept": accept})
+    found = re.findall(r"(\w+);dur=(\d+\.\d{3})", answer.headers["server-timing"])
+    assert [name for name, _ in found] == ["decode", "queue", "compute", "total"]
+    stages = {name: float(duration) for name, duration in found}
+    assert stages["decode"] > 0
+    assert stages["compute"] > 0
+    assert stages["total"] >= stages["decode"] + stages["queue"] + stages["compute"] - 0.01
+    if accept == "application/json":
+        assert answer.json["timing"] == {f"{name}_ms": duration for name, duration in stages.items()}
+
+
+def test_timing_is_of_the_request_itself(narrow_server: Server) -> None:
+    answer = narrow_server.ask("POST", "/predict/slow", {"inputs": [1000]})
+    assert answer.json["timing"]["compute_ms"] > 20
+    assert answer.json["timing"]["queue_ms"] < answer.json["timing"]["compute_ms"]
 
 
 def test_an_image_for_a_model_without_preprocessing_is_refused_with_what_to_send(server: Server, scan: bytes) -> None:
@@ -237,7 +432,7 @@ def test_an_image_for_a_model_without_preprocessing_is_refused_with_what_to_send
 def test_a_compressed_body_is_taken_as_what_it_was(server: Server, scan: bytes, coding: str, pack: Any) -> None:
     plain = server.ask("POST", DIGITS, scan, PNG)
     packed = server.ask("POST", DIGITS, pack(scan), {**PNG, "Content-Encoding": coding})
-    assert (packed.status, packed.body) == (plain.status, plain.body) == (200, plain.body)
+    assert predictions(packed) == predictions(plain)
 
 
 @pytest.mark.parametrize("path", [DIGITS, INFER])
@@ -482,7 +677,7 @@ def test_the_documentation_page_and_the_description_are_served(server: Server) -
     described = server.ask("GET", "/openapi.json").json
     assert described["info"]["title"] == "penstock"
     predict = described["paths"]["/predict/{name}"]["post"]["requestBody"]["content"]
-    assert set(predict) == {"multipart/form-data", "image/png", "image/jpeg", "application/json"}
+    assert set(predict) == {"multipart/form-data", "image/png", "image/jpeg", "text/csv", "application/json"}
     assert {"/v2/models/{name}/infer", "/v2/health/ready", "/metrics", "/v2/repository/index"} <= set(
         described["paths"]
     )
@@ -545,11 +740,8 @@ def test_a_body_of_undeclared_length_is_a_413_once_it_is_too_long(narrow_server:
     status, _, body = narrow_server.raw(head.encode() + chunks).partition(b"\n")
     content = json.loads(body)
     assert list(content) == ["error"]
-    if kind.startswith("multipart"):
-        assert status in (b"400", b"413")  # the second file ends it first
-    else:
-        assert status == b"413"
-        assert "52428 bytes" in content["error"]
+    assert status == b"413"
+    assert "52428 bytes" in content["error"]
 
 
 def test_a_body_of_undeclared_length_within_the_limit_is_answered(narrow_server: Server, scan: bytes) -> None:
@@ -731,13 +923,14 @@ headers_sent = st.fixed_dictionaries(
                 "image/png",
                 "multipart/form-data; boundary=edge",
                 "multipart/form-data",
+                "text/csv",
                 "application/x-www-form-urlencoded",
             ]
         )
         | header_text,
         "Inference-Header-Content-Length": st.integers(-2, 200).map(str) | header_text,
         "Content-Encoding": st.sampled_from(["identity", "gzip"]) | header_text,
-        "Accept": header_text,
+        "Accept": st.sampled_from(["image/png", "application/octet-stream", "*/*;q=0.5, image/*"]) | header_text,
     },
 )
 json_numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
@@ -745,7 +938,11 @@ json_like = st.recursive(
     st.none() | st.booleans() | json_numbers | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["inputs", "name", "data", "shape", "datatype", "ids"]), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["inputs", "name", "data", "shape", "datatype", "ids", "images", "image", "rows", "texts"]),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=10,
 ).map(lambda content: json.dumps(content).encode())
@@ -810,6 +1007,56 @@ def test_no_post_gets_a_500_or_a_traceback(
     before = len(server.log)
     check_never_a_500(server, "POST", path + query, body, headers)
     assert server.log[before:] == ""
+
+
+cells = st.one_of(json_numbers, st.text(max_size=4), st.booleans(), st.none(), st.lists(json_numbers, max_size=2))
+values = st.one_of(
+    cells,
+    st.lists(cells, max_size=4),
+    st.lists(st.lists(cells, max_size=4), max_size=3),
+    st.dictionaries(st.sampled_from(["age", "children", "member", "row", "image"]), cells),
+    st.lists(st.dictionaries(st.sampled_from(["age", "children", "member"]), cells), max_size=3),
+    st.binary(max_size=30).map(lambda data: base64.b64encode(data).decode()),
+)
+people_forms = st.dictionaries(
+    st.sampled_from(["inputs", "image", "images", "text", "texts", "row", "rows"]), values, min_size=1, max_size=2
+).map(lambda content: (json.dumps(content).encode(), "application/json"))
+tables_sent = st.text('age,childrnmbtuf01-.e\n"\r ', max_size=60).map(lambda text: (text.encode(), "text/csv"))
+
+
+@FUZZ
+@given(
+    st.sampled_from(["colours", "price", "people", "digits-onnx-fp32"]),
+    people_forms | tables_sent,
+    st.sampled_from(["*/*", "image/png", "application/octet-stream"]),
+)
+def test_no_form_of_predict_gets_a_500_or_a_traceback(
+    forms: Server, name: str, sent: tuple[bytes, str], accept: str
+) -> None:
+    before = len(forms.log)
+    body, kind = sent
+    check_never_a_500(forms, "POST", f"/predict/{name}", body, {"Content-Type": kind, "Accept": accept})
+    assert forms.log[before:] == ""
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "rot13", "base64", "utf-16", "utf-7", "nobody"])
+@pytest.mark.parametrize("name", [b"\\ud800", b"\xff\xfe\x00\xd8", b"+2AA-"])
+def test_names_of_a_form_in_no_charset_are_refused(server: Server, charset: str, name: bytes) -> None:
+    before = len(server.log)
+    body = b'--edge\r\nContent-Disposition: form-data; name="' + name + b'"; filename="a"\r\n\r\nx\r\n--edge--\r\n'
+    kind = f"multipart/form-data; boundary=edge; charset={charset}"
+    refused(server.ask("POST", DIGITS, body, {"Content-Type": kind}), 400)
+    assert server.log[before:] == ""
+
+
+@pytest.mark.parametrize("inputs", ["{}", "5", "-0", "[]", "[[]]", "null"])
+@pytest.mark.parametrize("accept", ["*/*", "image/png"])
+def test_inputs_that_are_no_rows_are_refused_whatever_is_accepted(forms: Server, inputs: str, accept: str) -> None:
+    for name in ("colours", "price", "people", "digits-onnx-fp32"):
+        body, headers = f'{{"inputs": {inputs}}}'.encode(), {"Content-Type": "application/json", "Accept": accept}
+        answer = forms.ask("POST", f"/predict/{name}", body, headers)
+        assert answer.status in (400, 406)
+        assert answer.error
 
 
 @settings(FUZZ, max_examples=100)

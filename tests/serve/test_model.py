@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
 from penstock.serve.scheduler import Expired, QueueFull
+from penstock.serve.times import Times
 from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
 
 
@@ -69,6 +71,21 @@ def test_a_request_over_the_largest_batch_is_split_and_joined_again_in_order(
     assert answer["wide"][:, 0, 0].tolist() == [int(value + 1) for value in expected_total(rows)]
     assert sum(runner.rows) == rows
     assert max(runner.rows) <= 8
+
+
+def test_the_times_of_a_split_request_are_the_longest_of_its_parts(pair_signature: Signature) -> None:
+    class Slow(FakeRunner):
+        def run(self, feeds: Any) -> dict[str, Any]:
+            time.sleep(0.3 if len(feeds["ids"]) == 8 else 0)
+            return super().run(feeds)
+
+    async def scenario() -> None:
+        model, times = model_of(Slow(pair_signature), pair_signature), Times()
+        await model.infer(pair_inputs(17), times=times)
+        assert 0.29 <= times.compute_s < 0.5
+        assert times.queue_s >= 0.58  # the third part waits for the two before it
+
+    asyncio.run(scenario())
 
 
 def test_many_callers_at_once_share_batches_and_each_gets_its_own_rows(pair_signature: Signature) -> None:

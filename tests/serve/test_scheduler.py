@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
 from penstock.serve.scheduler import Choice, Closed, Expired, Item, QueueFull, Scheduler, choose
+from penstock.serve.times import Times
 
 SOON_S = 10.0
 
@@ -635,6 +636,66 @@ def test_the_observer_is_told_of_each_batch_and_of_the_rows_that_wait() -> None:
         assert recorder.batches == [(1, 1), (6, 3)]
         assert max(recorder.pendings) == 6
         assert recorder.pendings[-1] == 0
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_request_s_times_are_its_wait_and_its_batch_s_computing() -> None:
+    async def scenario() -> None:
+        engine, plug_times, times = Engine(), Times(), Times()
+        scheduler = Scheduler(engine.make, max_batch=8)
+        engine.shut()
+        plug = await queued(scheduler, "plug", times=plug_times)
+        await engine.begun()
+        waiting = await queued(scheduler, "late", times=times)
+        await asyncio.sleep(0.3)
+        assert times == Times(started=times.started)  # nothing is told before there is an answer
+        engine.open()
+        await asyncio.gather(plug, waiting)
+        assert plug_times.queue_s < 0.2
+        assert plug_times.compute_s >= 0.29
+        assert times.queue_s >= 0.29
+        assert times.compute_s < 0.2
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_times_are_finer_than_the_event_loop_s_clock_may_be() -> None:
+    class Coarse(asyncio.SelectorEventLoop):
+        def time(self) -> float:
+            return float(int(super().time()))
+
+    loop = Coarse()
+    times = Times()
+    scheduler = Scheduler(lambda: lambda payloads: payloads, max_batch=8)
+    try:
+        loop.run_until_complete(scheduler.submit("x", times=times))
+        loop.run_until_complete(scheduler.close())
+    finally:
+        loop.close()
+    assert 0 < times.compute_s < 0.5
+    assert 0 <= times.queue_s < 0.5
+
+
+def test_a_failed_request_s_times_stay_empty_and_those_of_its_batch_are_of_their_own_run() -> None:
+    def work(payloads: list[Any]) -> list[Any]:
+        if "bad" in payloads:
+            raise ValueError("bad")
+        return payloads
+
+    async def scenario() -> None:
+        engine = Engine(work)
+        scheduler = Scheduler(engine.make, max_batch=8)
+        plug = await occupy(scheduler, engine)
+        bad, good = Times(), Times()
+        waiting = [await queued(scheduler, "bad", times=bad), await queued(scheduler, "good", times=good)]
+        engine.open()
+        await asyncio.gather(plug, *waiting, return_exceptions=True)
+        assert (bad.queue_s, bad.compute_s) == (0, 0)
+        assert good.queue_s > 0
+        assert good.compute_s > 0
         await scheduler.close()
 
     run(scenario())

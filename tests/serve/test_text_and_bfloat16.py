@@ -174,3 +174,21 @@ def test_more_elements_than_memory_should_hold_are_refused() -> None:
         from_bytes("x", memoryview(b""), "object", (2**40,))
     with pytest.raises(RequestError, match="half of a surrogate pair"):
         from_json("data", ["\ud800"], "object", (1,))
+
+
+def test_the_human_road_takes_and_gives_both_in_json(special: Server) -> None:
+    body = {"inputs": {"text": [["a", "ß"]], "number": [1.5]}}
+    answer = special.ask("POST", "/predict/words", body)
+    assert (answer.status, answer.json["outputs"]) == (200, {"same": [["a", "ß"]], "said": ["1.5"]})
+    answer = special.ask("POST", "/predict/squares", {"inputs": [[1.5, -2, 0.25]]})
+    assert (answer.status, answer.json["outputs"]) == (200, {"y": [[2.25, 4, 0.0625]]})
+    answer = special.ask("POST", "/predict/squares", {"inputs": [[1e39, 0, 0]]})
+    assert (answer.status, "out of BF16's range" in answer.error) == (400, True)
+    assert special.ask("POST", "/predict/squares", {"inputs": [[1e30, 0, 0]]}).status == 422  # its square is infinite
+
+
+def test_the_description_has_examples_that_are_answered(special: Server) -> None:
+    paths = special.ask("GET", "/openapi.json").json["paths"]
+    shown = paths["/v2/models/{name}/infer"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert special.ask("POST", "/v2/models/words/infer", shown["words"]["value"]).status == 200
+    assert shown["squares"]["value"]["inputs"][0]["parameters"] == {"binary_data_size": 6}

@@ -1,0 +1,238 @@
+"""OpenAPI of a server: its routes, with examples of the models that it serves at the moment."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from penstock.preprocess import ImagePreprocess
+from penstock.serve import answers, predict, protocol, rows
+from penstock.serve.model import Model
+from penstock.serve.repository import Repository
+from penstock.serve.tensors import BINARY_ONLY
+from penstock.signature import SERVED_DTYPES, Signature, Tensor
+from penstock.synthetic import synthesize
+
+# Numbers that a body may hold to be shown whole.
+_MOST_SHOWN = 128
+_BINARY_STRING = {"type": "string", "format": "binary"}
+_TIMING = {"Server-Timing": {"description": "decode, queue, compute and total, in ms", "schema": {"type": "string"}}}
+_TENSORS = {"type": "array", "items": {"type": "object"}}
+
+PREDICT: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "top_k",
+            "in": "query",
+            "description": "How many labels to answer for each row of a classifier.",
+            "schema": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 3},
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": {"type": "array", "items": _BINARY_STRING}},
+                }
+            },
+            "image/png": {"schema": _BINARY_STRING},
+            "image/jpeg": {"schema": _BINARY_STRING},
+            "text/csv": {"schema": {"type": "string"}},
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "description": f"One of {', '.join(predict.FORMS)}; images in base64 or as data: URLs.",
+                    "minProperties": 1,
+                    "maxProperties": 1,
+                    "properties": {
+                        "inputs": {"description": "Rows, or an object of rows by the input's name."},
+                        "image": {"type": "string"},
+                        "images": {"type": "array", "items": {"type": "string"}},
+                        "text": {"type": "string"},
+                        "texts": {"type": "array", "items": {"type": "string"}},
+                        "row": {"type": ["object", "array"]},
+                        "rows": {"type": "array", "items": {"type": ["object", "array"]}},
+                    },
+                    "additionalProperties": False,
+                }
+            },
+        },
+    },
+    "responses": {
+        "200": {
+            "description": "Labels with scores, class maps, values or outputs.",
+            "headers": _TIMING,
+            "content": {
+                answers.JSON: {"schema": {"type": "object"}},
+                answers.BINARY: {"schema": _BINARY_STRING},
+                answers.PNG: {"schema": _BINARY_STRING},
+            },
+        }
+    },
+}
+INFER: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["inputs"],
+                    "properties": {
+                        "id": {"type": "string"},
+                        "inputs": _TENSORS,
+                        "outputs": _TENSORS,
+                        "parameters": {"type": "object"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
+    """The description of `app`, with examples of the models in `repository`: bodies that they answer as they stand."""
+    schema = get_openapi(title=app.title, version=app.version, openapi_version=app.openapi_version, routes=app.routes)
+    models = sorted(repository.models.values(), key=lambda model: model.name)
+    for path, item in schema["paths"].items():
+        operation = item.get("post", {})
+        if path == "/predict/{name}":
+            _show_predict(operation, models)
+        elif path.endswith("/infer"):
+            made = {model.name: infer_example(model.signature) for model in models}
+            shown = {name: example for name, example in made.items() if example is not None}
+            operation["requestBody"]["content"]["application/json"]["examples"] = shown
+        else:
+            continue
+        named = next(parameter for parameter in operation["parameters"] if parameter["name"] == "name")
+        named["examples"] = {model.name: {"value": model.name} for model in models}
+    return schema
+
+
+def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:
+    content = operation["requestBody"]["content"]
+    content["application/json"]["examples"] = {
+        f"{model.name}.{form}": {"summary": f"{model.name} by {form}", "value": {form: value}}
+        for model in models
+        for form, value in predict_examples(model).items()
+    }
+    tables = {model.name: {"value": text} for model in models if (text := _csv(model))}
+    if tables:
+        content["text/csv"]["examples"] = tables
+    readings = [
+        f"{model.name} takes images, read as {_reading(model.receipt.preprocess)}."
+        for model in models
+        if model.receipt and model.receipt.preprocess
+    ]
+    form = content["multipart/form-data"]["schema"]
+    form["description"] = " ".join(["One image file or several, each answered in order.", *readings])
+
+
+def _reading(image: ImagePreprocess) -> str:
+    colour = "grey" if image.mode == "L" else "RGB"
+    cut = f", cut from the centre of a shorter side of {image.resize_shorter}" if image.resize_shorter else ""
+    return f"{image.width} x {image.height} pixels in {colour}{cut}"
+
+
+def predict_examples(model: Model) -> dict[str, Any]:
+    """JSON bodies that a model answers, by the form that they are in: what stands under its name."""
+    found: dict[str, Any] = {}
+    if model.receipt and model.receipt.preprocess:
+        found["image"] = base64.b64encode(_picture()).decode()
+    if predict.takes_text(model):
+        found["text"] = "Water flows."
+    held, inputs = rows.columns(model.signature), example_inputs(model.signature)
+    if inputs is None:
+        return found
+    if held is not None:
+        found["row"] = (
+            {name: _first(inputs[name]) for name in held.names} if held.names else inputs[held.tensors[0].name][0]
+        )
+    found["inputs"] = inputs
+    return found
+
+
+def _csv(model: Model) -> str:
+    """A table with a header that a model answers, or nothing."""
+    held, inputs = rows.columns(model.signature), example_inputs(model.signature)
+    if held is None or inputs is None:
+        return ""
+    names = held.names or [f"column{number + 1}" for number in range(held.count)]
+    values = [_first(inputs[name]) for name in held.names] if held.names else inputs[held.tensors[0].name][0]
+    return f"{','.join(names)}\n{','.join(str(value).lower() for value in values)}\n"
+
+
+def _first(rows: Any) -> Any:
+    """The value in a column's only row."""
+    return _first(rows[0]) if isinstance(rows, list) else rows
+
+
+def example_inputs(signature: Signature) -> dict[str, Any] | None:
+    """Inputs of the smallest sizes as lists, or None where they are too many to read."""
+    sizes = {name: dim.min for name, dim in signature.dims.items()}
+    shapes = {tensor.name: _shape(tensor, sizes) for tensor in signature.inputs}
+    if sum(map(math.prod, shapes.values())) > _MOST_SHOWN:
+        return None
+    numbers = tuple(
+        tensor.model_copy(update={"dtype": "float32"} if tensor.dtype == "bfloat16" else {})
+        for tensor in signature.inputs
+        if tensor.dtype != "object"
+    )
+    drawn = synthesize(signature.model_copy(update={"inputs": numbers}), sizes).inputs if numbers else {}
+    texts = {name: np.full(shape, "text", object) for name, shape in shapes.items() if name not in drawn}
+    return {tensor.name: _listed({**drawn, **texts}[tensor.name]) for tensor in signature.inputs}
+
+
+def _listed(array: Any) -> Any:
+    return (array.astype(np.float64).round(3) if array.dtype.kind == "f" else array).tolist()
+
+
+def _shape(tensor: Tensor, sizes: dict[str, int]) -> list[int]:
+    return [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
+
+
+def infer_example(signature: Signature) -> dict[str, Any] | None:
+    """An infer request; of a model with many numbers, or with 16-bit floats, the JSON that its bytes follow.
+
+    None for one of so much text.
+    """
+    sizes = {name: dim.min for name, dim in signature.dims.items()}
+    half = any(tensor.dtype in BINARY_ONLY for tensor in signature.inputs)
+    inputs = None if half else example_inputs(signature)
+    if inputs is None and any(tensor.dtype == "object" for tensor in signature.inputs):
+        return None
+    listed, total = [], 0
+    for tensor in signature.inputs:
+        shape = _shape(tensor, sizes)
+        entry = {"name": tensor.name, "datatype": SERVED_DTYPES[tensor.dtype], "shape": shape}
+        if inputs is None:
+            size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
+            total += size
+            listed.append({**entry, "parameters": {"binary_data_size": size}})
+        else:
+            listed.append({**entry, "data": inputs[tensor.name]})
+    said = (
+        f"the JSON, of {protocol.HEADER_LENGTH}, before {total} bytes of numbers" if inputs is None else "all in JSON"
+    )
+    return {"summary": said, "value": {"inputs": listed}}
+
+
+@lru_cache(1)
+def _picture() -> bytes:
+    """A small picture, which is resized to what a model takes."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)).save(buffer, "PNG")
+    return buffer.getvalue()
