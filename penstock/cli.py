@@ -525,6 +525,10 @@ def serve(
     allow_shared_memory: Annotated[
         bool, typer.Option("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
     ] = False,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
+    ] = None,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
@@ -547,6 +551,7 @@ def serve(
         ),
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         _say,
+        trace_file,
     )
 
 

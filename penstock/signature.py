@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,14 @@ V2_DTYPES = {
 }
 # A served model may also take and give text and bfloat16, which no exported model does at its ends.
 SERVED_DTYPES = {**V2_DTYPES, "bfloat16": "BF16", "object": "BYTES"}
+
+
+@cache
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """numpy's name of a dtype; numpy itself puts it together anew each time."""
+    return str(dtype.name)
+
+
 NAME = re.compile(r"\w[\w.\-/:]*", re.ASCII)
 DIM = re.compile(r"[A-Za-z_]\w*")
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -213,25 +223,27 @@ class Signature(BaseModel):
     def _check_tensor(
         self, tensor: Tensor, array: NDArray[np.generic], sizes: dict[str, int], unlimited: str | None
     ) -> None:
-        if array.dtype.name != tensor.dtype:
+        if dtype_name(array.dtype) != tensor.dtype:
             raise SignatureMismatch(f"input {tensor.name!r} has dtype {array.dtype.name}; it must be {tensor.dtype}")
-        shown = f"input {tensor.name!r} has shape {list(array.shape)}; it must be {_shape_text(tensor)}"
         if array.ndim != len(tensor.shape):
-            raise SignatureMismatch(shown)
+            raise SignatureMismatch(_shown(tensor, array))
         for actual, declared in zip(array.shape, tensor.shape, strict=True):
             if isinstance(declared, int):
                 if actual != declared:
-                    raise SignatureMismatch(shown)
+                    raise SignatureMismatch(_shown(tensor, array))
                 continue
             if sizes.setdefault(declared, actual) != actual:
-                raise SignatureMismatch(f"{shown}, with one size of {declared!r} in all inputs: {sizes[declared]}")
+                raise SignatureMismatch(
+                    f"{_shown(tensor, array)}, with one size of {declared!r} in all inputs: {sizes[declared]}"
+                )
             dim = self.dims[declared]
             if actual < dim.min or (actual > dim.max and declared != unlimited):
-                raise SignatureMismatch(f"{shown}, with {declared!r} from {dim.min} to {dim.max}")
+                raise SignatureMismatch(f"{_shown(tensor, array)}, with {declared!r} from {dim.min} to {dim.max}")
 
 
-def _shape_text(tensor: Tensor) -> str:
-    return "[" + ", ".join(map(str, tensor.shape)) + "]"
+def _shown(tensor: Tensor, array: NDArray[np.generic]) -> str:
+    sizes = ", ".join(map(str, tensor.shape))
+    return f"input {tensor.name!r} has shape {list(array.shape)}; it must be [{sizes}]"
 
 
 def first_message(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,15 +16,16 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.serve import answers, bodies, compression, control, openapi, protocol, replies
+from penstock.serve import answers, bodies, control, openapi
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Model
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
+from penstock.serve.tracing import Tracer
+from penstock.serve.wire import Wire
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -42,7 +42,8 @@ def create_app(
     bounds: Bounds = _BOUNDS,
     beside: Beside | None = None,
     regions: Regions | None = None,
-) -> FastAPI:
+    tracer: Tracer | None = None,
+) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
 
     Args:
@@ -51,8 +52,9 @@ def create_app(
         bounds: on what a request may bring.
         beside: starts what runs in the same event loop.
         regions: of shared memory, if another road knows them too.
+        tracer: of requests, likewise.
     """
-    regions = Regions(bounds.shared_memory) if regions is None else regions
+    regions, tracer = regions or Regions(bounds.shared_memory), tracer or Tracer()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -68,11 +70,11 @@ def create_app(
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
     _add_health(app, repository, metrics)
-    control.add(app, repository, _reply, find, regions)
-    _add_inference(app, repository, metrics, bounds, regions)
+    control.add(app, repository, _reply, regions, tracer)
+    _add_predict(app, repository, metrics, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository)  # type: ignore[method-assign]
-    return app
+    return Wire(app, repository, metrics, regions, tracer, bounds.max_body_bytes)
 
 
 def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -121,28 +123,12 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_inference(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds, regions: Regions) -> None:
-    @app.post("/v2/models/{name}/infer", tags=["inference"], openapi_extra=openapi.INFER)
-    @app.post("/v2/models/{name}/versions/{version}/infer", tags=["inference"], openapi_extra=openapi.INFER)
-    async def infer(request: Request, name: str, version: str | None = None) -> Response:
-        async def work() -> Response:
-            model = find(repository, name, version)
-            body = await _inflated(request, bounds)
-            call = protocol.decode(body, request.headers.get(protocol.HEADER_LENGTH), model.signature, regions)
-            answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority)
-            content, headers = replies.encode(name, model.version, call, answer, model.labels)
-            if (coding := compression.wanted(request.headers.get("accept-encoding", ""))) is not None:
-                content = await asyncio.to_thread(compression.deflated, content, coding)
-                headers["Content-Encoding"] = coding
-            return Response(content, headers=headers)
-
-        return await _counted(name, repository, metrics, work)
-
+def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
     @app.post("/predict/{name}", tags=["inference"], openapi_extra=openapi.PREDICT)
     async def predict_route(request: Request, name: str) -> Response:
         async def work() -> Response:
             times = Times()
-            model = find(repository, name)
+            model = repository.find(name)
             top_k = _top_k(request)
             inputs = await bodies.read_inputs(request, model, bounds, times)
             form = answers.wanted(model, ", ".join(request.headers.getlist("accept")), inputs)
@@ -169,33 +155,6 @@ async def _counted(
         response = _error(error)
     metrics.answered(label, response.status_code, time.perf_counter() - started)
     return response
-
-
-def find(repository: Repository, name: str, version: str | None = None) -> Model:
-    """The model of that name, and of that version if one is named.
-
-    Raises:
-        RequestError: there is none, or it could not be loaded.
-    """
-    model = repository.models.get(name)
-    if model is None:
-        if name in repository.failures:
-            raise RequestError(f"model {name!r} failed to load: {repository.failures[name]}", 503)
-        if name in repository.unloaded:
-            raise RequestError(f"model {name!r} has been unloaded", 404)
-        served = ", ".join(sorted(repository.models)) or "none"
-        raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
-    if version is not None and version != str(model.version):
-        raise RequestError(f"version {version[:20]!r} of model {name!r} is not served; version {model.version} is", 404)
-    return model
-
-
-async def _inflated(request: Request, bounds: Bounds) -> bytes:
-    """The body, without its Content-Encoding; inflating takes milliseconds that others should not wait for."""
-    body, coding = await request.body(), request.headers.get("content-encoding", "identity")
-    if coding == "identity":
-        return body
-    return await asyncio.to_thread(compression.inflate, body, coding, bounds.max_body_bytes)
 
 
 def _top_k(request: Request) -> int:

@@ -1,4 +1,5 @@
-"""What is asked of a server beside inference: metadata, configuration, statistics, loading, logging, shared memory."""
+"""What is asked of a server beside inference: metadata, configuration, statistics, loading, logging, tracing, shared
+memory."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
+from penstock.serve.tracing import Tracer
 
 _EXTENSIONS = (
     "binary_tensor_data",
@@ -32,33 +34,35 @@ _LOG = logging.getLogger("penstock")
 _LEVELS = {"log_error": logging.ERROR, "log_warning": logging.WARNING, "log_info": logging.INFO}
 
 
-def extensions(regions: Regions) -> list[str]:
+def extensions(regions: Regions, tracer: Tracer) -> list[str]:
     """The protocol's extensions that there are."""
-    return [*_EXTENSIONS, *(["system_shared_memory"] if regions.allowed else [])]
+    found = {"system_shared_memory": regions.allowed, "trace": tracer.file is not None}
+    return [*_EXTENSIONS, *(name for name, there in found.items() if there)]
 
 
-def add(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model], regions: Regions) -> None:
+def add(app: FastAPI, repository: Repository, reply: Reply, regions: Regions, tracer: Tracer) -> None:
     """Add the routes.
 
     Args:
         app: to what.
         repository: the models.
         reply: makes a response of what is JSON.
-        find: gives the model of a name and version, or raises.
         regions: of shared memory.
+        tracer: whose settings are told and set.
     """
 
     @app.get("/v2", tags=["models"])
     async def server() -> Response:
-        return reply({"name": "penstock", "version": penstock.__version__, "extensions": extensions(regions)})
+        return reply({"name": "penstock", "version": penstock.__version__, "extensions": extensions(regions, tracer)})
 
-    _add_metadata(app, repository, reply, find)
+    _add_metadata(app, repository, reply)
     _add_repository(app, repository, reply)
-    _add_settings(app, reply)
+    _add_logging(app, reply)
+    _add_tracing(app, repository, reply, tracer)
     _add_shared_memory(app, reply, regions)
 
 
-def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Callable[..., Model]) -> None:
+def _add_metadata(app: FastAPI, repository: Repository, reply: Reply) -> None:
 
     # Before a model's own: "stats" is no model's name there.
     @app.get("/v2/models/stats", tags=["models"])
@@ -68,22 +72,22 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply, find: Call
     @app.get("/v2/models/{name}/stats", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/stats", tags=["models"])
     async def statistics(name: str, version: str | None = None) -> Response:
-        return reply(statistics_of([find(repository, name, version)]))
+        return reply(statistics_of([repository.find(name, version)]))
 
     @app.get("/v2/models/{name}/config", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/config", tags=["models"])
     async def config(name: str, version: str | None = None) -> Response:
-        return reply(config_of(find(repository, name, version)))
+        return reply(config_of(repository.find(name, version)))
 
     @app.get("/v2/models/{name}", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
     async def metadata(name: str, version: str | None = None) -> Response:
-        return reply(metadata_of(find(repository, name, version)))
+        return reply(metadata_of(repository.find(name, version)))
 
     @app.get("/v2/models/{name}/ready", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
     async def model_ready(name: str, version: str | None = None) -> Response:
-        model = find(repository, name, version)
+        model = repository.find(name, version)
         if not model.ready:
             return reply({"error": f"model {name!r} has a dead instance"}, 503)
         return reply({"name": name, "ready": True})
@@ -147,7 +151,7 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
         return reply({})
 
 
-def _add_settings(app: FastAPI, reply: Reply) -> None:
+def _add_logging(app: FastAPI, reply: Reply) -> None:
     @app.get("/v2/logging", tags=["settings"])
     async def logging_settings() -> Response:
         return reply(log_settings())
@@ -156,6 +160,24 @@ def _add_settings(app: FastAPI, reply: Reply) -> None:
     async def change_logging(request: Request) -> Response:
         set_logging(await _object(request))
         return reply(log_settings())
+
+
+def _add_tracing(app: FastAPI, repository: Repository, reply: Reply, tracer: Tracer) -> None:
+    @app.get("/v2/trace/setting", tags=["settings"])
+    async def trace_settings() -> Response:
+        return reply(tracer.settings())
+
+    @app.get("/v2/models/{name}/trace/setting", tags=["settings"])
+    async def model_trace_settings(name: str) -> Response:
+        return reply(tracer.settings(repository.find(name).name))
+
+    @app.post("/v2/trace/setting", tags=["settings"])
+    async def change_tracing(request: Request) -> Response:
+        return reply(tracer.update(await _object(request)))
+
+    @app.post("/v2/models/{name}/trace/setting", tags=["settings"])
+    async def change_model_tracing(request: Request, name: str) -> Response:
+        return reply(tracer.update(await _object(request), repository.find(name).name))
 
 
 def _add_shared_memory(app: FastAPI, reply: Reply, regions: Regions) -> None:

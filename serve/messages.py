@@ -94,7 +94,7 @@ _ENUMS = {
 METHODS = (
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer", "ModelConfig"),
     *("ModelStatistics", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload", "LogSettings"),
-    *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("TraceSetting", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
     *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
 )
 STREAM = "ModelStreamInfer"

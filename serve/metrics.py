@@ -33,6 +33,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # Looked up once: finding a labelled child costs more than observing it.
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         model = ("model", "version")
         self.requests = Counter("penstock_requests", "Answered requests.", ("model", "code"), registry=self.registry)
         self.seconds = Histogram(
@@ -64,8 +66,11 @@ class Metrics:
 
     def answered(self, model: str, status: int, seconds: float) -> None:
         """Count a request: the model's name, empty for one that is not served, and how it ended."""
-        self.requests.labels(model, str(status)).inc()
-        self.seconds.labels(model).observe(seconds)
+        held = self._answered.get((model, status))
+        if held is None:
+            held = self._answered[model, status] = self.requests.labels(model, str(status)), self.seconds.labels(model)
+        held[0].inc()
+        held[1].observe(seconds)
 
     def text(self) -> bytes:
         """All figures, in Prometheus' text format."""
@@ -76,7 +81,6 @@ class ModelMetrics:
     """One model's figures; an `Observer` of its scheduler."""
 
     def __init__(self, metrics: Metrics, name: str, version: str) -> None:
-        # Looked up once: finding a labelled child costs more than observing it.
         self._queue = metrics.queue.labels(name, version)
         self._compute = metrics.compute.labels(name, version)
         self._rows = metrics.rows.labels(name, version)

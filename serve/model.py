@@ -66,6 +66,9 @@ class Model:
         self.receipt = receipt
         self.limits = limits
         self.statistics = Statistics()
+        self._batched, self._least = signature.batch is not None, signature.min_batch
+        # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
+        self._alone = receipt is not None and bool(receipt.build.get("rows_share_scales"))
         self.scheduler = Scheduler(
             make,
             max_batch=signature.max_batch,
@@ -103,7 +106,7 @@ class Model:
     ) -> dict[str, Any]:
         self.signature.check(inputs, limit_batch=False)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
-        if self.signature.batch is None:
+        if not self._batched:
             answer: dict[str, Any] = await self.scheduler.submit(
                 inputs, key=object(), timeout_s=wait, priority=priority, times=times
             )
@@ -114,10 +117,8 @@ class Model:
             raise RequestError(
                 f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
             )
-        # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
-        alone = self.receipt is not None and bool(self.receipt.build.get("rows_share_scales"))
-        key: Any = object() if alone else tuple(array.shape[1:] for array in inputs.values())
-        parts = [take(inputs, part) for part in _parts(rows, most, self.signature.min_batch)]
+        key: Any = object() if self._alone else tuple(array.shape[1:] for array in inputs.values())
+        parts = [take(inputs, part) for part in _parts(rows, most, self._least)] if rows > most else [inputs]
         submits = [
             self.scheduler.submit(part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority, times=times)
             for part in parts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
 import io
 import math
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -101,9 +103,13 @@ INFER: dict[str, Any] = {
 }
 
 
+_INFER_PATHS = ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
+
+
 def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
     """The description of `app`, with examples of the models in `repository`: bodies that they answer as they stand."""
     schema = get_openapi(title=app.title, version=app.version, openapi_version=app.openapi_version, routes=app.routes)
+    schema["paths"] |= {path: {"post": _infer(path)} for path in _INFER_PATHS}
     models = sorted(repository.models.values(), key=lambda model: model.name)
     for path, item in schema["paths"].items():
         operation = item.get("post", {})
@@ -118,6 +124,19 @@ def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
         named = next(parameter for parameter in operation["parameters"] if parameter["name"] == "name")
         named["examples"] = {model.name: {"value": model.name} for model in models}
     return schema
+
+
+def _infer(path: str) -> dict[str, Any]:
+    """An infer route, which is no route of the application: see `penstock.serve.wire`."""
+    names = re.findall(r"\{(\w+)\}", path)
+    return {
+        "tags": ["inference"],
+        "summary": "Infer",
+        "operationId": "_".join(["infer", *names]),
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
+        "responses": {"200": {"description": "The outputs, in JSON or behind it in binary."}},
+        **copy.deepcopy(INFER),
+    }
 
 
 def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:

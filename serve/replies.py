@@ -14,7 +14,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.protocol import HEADER_LENGTH, InferRequest, Wanted
 from penstock.serve.sharedmemory import Part
 from penstock.serve.tensors import BINARY_ONLY, text_bytes
-from penstock.signature import SERVED_DTYPES, Signature, Tensor
+from penstock.signature import SERVED_DTYPES, Signature, Tensor, dtype_name
 
 
 def encode(
@@ -56,7 +56,7 @@ def output(
     if wanted.classes:
         answered = _texts(classes(name, answered, wanted.classes, labels))
     array = np.ascontiguousarray(answered)
-    entry = {"name": name, "datatype": SERVED_DTYPES[array.dtype.name], "shape": list(answered.shape)}
+    entry = {"name": name, "datatype": SERVED_DTYPES[dtype_name(array.dtype)], "shape": list(answered.shape)}
     if not wanted.binary and wanted.part is None:
         return {**entry, "data": _listed(name, array.reshape(-1))}, None
     raw = text_bytes(array) if array.dtype == object else array.reshape(-1).view(np.uint8).data

@@ -57,6 +57,26 @@ class Repository:
         ]
         return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
 
+    def find(self, name: str, version: str | None = None) -> Model:
+        """The model of that name, and of that version if one is named.
+
+        Raises:
+            RequestError: there is none, or it could not be loaded.
+        """
+        model = self.models.get(name)
+        if model is None:
+            if name in self.failures:
+                raise RequestError(f"model {name!r} failed to load: {self.failures[name]}", 503)
+            if name in self.unloaded:
+                raise RequestError(f"model {name!r} has been unloaded", 404)
+            served = ", ".join(sorted(self.models)) or "none"
+            raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
+        if version is not None and version != str(model.version):
+            raise RequestError(
+                f"version {version[:20]!r} of model {name!r} is not served; version {model.version} is", 404
+            )
+        return model
+
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.
 

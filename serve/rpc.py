@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf import descriptor_pool, json_format
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock.serve import control, messages, protocol, replies
+from penstock.serve import control, messages, payloads
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Expired
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.tensors import from_bytes
+from penstock.serve.times import Times
+from penstock.serve.tracing import Tracer
 
 # gRPC's code for each HTTP status that a failure has.
 _CODES = {
@@ -31,26 +29,17 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-# Where a tensor's elements lie in its `contents`; FP16 and BF16 have no place there.
-_CONTENTS = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    **{"INT64": "int64_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"},
-    "BYTES": "bytes_contents",
-}
 # Requests of one stream that are under way at once; more wait in the connection.
 _MOST_STREAMED = 64
 # A deadline that is as near as this has passed.
 _OVER_S = 0.005
-Find = Callable[..., Model]
 
 
 class Service:
     """The service's methods; each takes a request message and answers with another."""
 
-    def __init__(self, repository: Repository, find: Find, regions: Regions) -> None:
-        self._repository, self._find, self._regions = repository, find, regions
+    def __init__(self, repository: Repository, regions: Regions, tracer: Tracer) -> None:
+        self._repository, self._regions, self._tracer = repository, regions, tracer
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -67,7 +56,7 @@ class Service:
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerMetadataResponse")(
-            name="penstock", version=penstock.__version__, extensions=control.extensions(self._regions)
+            name="penstock", version=penstock.__version__, extensions=control.extensions(self._regions, self._tracer)
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -106,6 +95,15 @@ class Service:
             setattr(answer.settings[name], kind, value)
         return answer
 
+    async def TraceSetting(self, request: Any, context: Any) -> Any:  # noqa: N802
+        name = self._model(request.model_name, "").name if request.model_name else ""
+        given = {key: list(held.value) or None for key, held in request.settings.items()}
+        settings = self._tracer.update(given, name) if given else self._tracer.settings(name)
+        answer = messages.message("TraceSettingResponse")()
+        for key, value in settings.items():
+            answer.settings[key].value.extend(value if isinstance(value, list) else [value])
+        return answer
+
     async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         held = {region["name"]: region for region in self._regions.status(request.name)}
         return json_format.ParseDict({"regions": held}, messages.message("SystemSharedMemoryStatusResponse")())
@@ -128,12 +126,14 @@ class Service:
         return messages.message("CudaSharedMemoryUnregisterResponse")()
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        left = context.time_remaining()
+        left, times = context.time_remaining(), Times()
         model = self._model(request.model_name, request.model_version)
-        call = decode(request, model, self._regions)
+        call = payloads.decode(request, model, self._regions)
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
-        answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority)
-        return encode(model, call, answer)
+        answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
+        response = payloads.encode(model, call, answer)
+        self._tracer.answered(model.name, model.version, call.id, times)
+        return response
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
@@ -161,85 +161,7 @@ class Service:
                     task.cancel()
 
     def _model(self, name: str, version: str) -> Model:
-        return self._find(self._repository, name, version or None)
-
-
-def decode(request: Any, model: Model, regions: Regions) -> protocol.InferRequest:
-    """A ModelInferRequest as the HTTP road has it.
-
-    Raises:
-        RequestError: naming the field, the value and the rule.
-    """
-    raw = iter(request.raw_input_contents)
-    given = len(request.raw_input_contents)
-    places = [protocol.shared(_parameters(held.parameters), f"input {held.name!r}", regions) for held in request.inputs]
-    if given and given != places.count(None):
-        raise RequestError(f"raw_input_contents has {given} entries for {places.count(None)} inputs")
-    inputs: dict[str, Any] = {}
-    for tensor, part in zip(request.inputs, places, strict=True):
-        if tensor.name in inputs:
-            raise RequestError(f"input {tensor.name[:256]!r} is given twice")
-        dtype = protocol.dtype_of(tensor.name, tensor.datatype)
-        shape = protocol.shape_of(tensor.name, list(tensor.shape))
-        if (given or part is not None) and tensor.contents.ListFields():
-            raise RequestError(
-                f"input {tensor.name!r} has contents beside raw_input_contents or shared memory; it must have one"
-            )
-        if part is not None:
-            inputs[tensor.name] = from_bytes(tensor.name, part.read(), dtype, shape)
-        elif given:
-            inputs[tensor.name] = from_bytes(tensor.name, memoryview(next(raw)), dtype, shape)
-        else:
-            inputs[tensor.name] = _from_contents(tensor, dtype, shape)
-    outputs = [{"name": tensor.name, "parameters": _parameters(tensor.parameters)} for tensor in request.outputs]
-    parameters = _parameters(request.parameters)
-    return protocol.asked(inputs, outputs, parameters, request.id or None, model.signature, regions)
-
-
-def _from_contents(tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    field = _CONTENTS.get(tensor.datatype)
-    if field is None:
-        raise RequestError(f"input {tensor.name!r} is {tensor.datatype}, which goes in raw_input_contents alone")
-    filled = [held.name for held, _ in tensor.contents.ListFields()]
-    if filled and filled != [field]:
-        held = ", ".join(filled)
-        raise RequestError(f"contents of input {tensor.name!r} holds {held}; {tensor.datatype} is in {field}")
-    whole = np.dtype(dtype).kind in "iu"
-    wide: Any = (np.uint64 if dtype == "uint64" else np.int64) if whole else dtype
-    given = np.array(getattr(tensor.contents, field), wide)
-    if given.size != math.prod(shape):
-        raise RequestError(f"{field} of input {tensor.name!r} has {given.size} numbers; shape is {list(shape)}")
-    array = given.astype(dtype, copy=False)
-    if whole and not np.array_equal(array.astype(given.dtype), given):
-        raise RequestError(f"{field} of input {tensor.name!r} holds a number out of {tensor.datatype}'s range")
-    return array.reshape(shape)
-
-
-def _parameters(held: Any) -> dict[str, Any]:
-    found = {}
-    for name, value in held.items():
-        kind = value.WhichOneof("parameter_choice")
-        if kind is None:
-            raise RequestError(f"parameter {name[:40]!r} has no value")
-        found[name] = getattr(value, kind)
-    return found
-
-
-def encode(model: Model, call: protocol.InferRequest, answer: dict[str, Any]) -> Any:
-    """A ModelInferResponse; `raw_output_contents` goes along with its outputs."""
-    response = messages.message("ModelInferResponse")(
-        model_name=model.name, model_version=str(model.version), id=call.id or ""
-    )
-    for name, wanted in call.outputs.items():
-        entry, raw = replies.output(name, answer[name], replace(wanted, binary=True), model.labels)
-        made = response.outputs.add(name=name, datatype=entry["datatype"], shape=entry["shape"])
-        if wanted.part is not None:
-            for key, value in entry["parameters"].items():
-                kind = "string_param" if isinstance(value, str) else "int64_param"
-                setattr(made.parameters[key], kind, value)
-        # One for each output, also of those that lie elsewhere: clients count them off.
-        response.raw_output_contents.append(bytes(raw or b""))
-    return response
+        return self._repository.find(name, version or None)
 
 
 async def start(

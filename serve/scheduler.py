@@ -56,12 +56,13 @@ class Item:
     number: int
     times: Times | None = None
     returned: bool = False
+    queued: bool = False
     timer: asyncio.TimerHandle | None = None
     entered: float = field(default_factory=time.perf_counter)
 
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.priority, self.number
+
+def _order(item: Item) -> tuple[int, int]:
+    return item.priority, item.number
 
 
 @dataclass(frozen=True)
@@ -215,15 +216,17 @@ class Scheduler:
             )
 
     def _enqueue(self, item: Item) -> None:
-        bisect.insort(self._queue, item, key=lambda other: other.order)
+        item.queued = True
+        bisect.insort(self._queue, item, key=_order)
         self._count(item.rows)
 
     def _discard(self, item: Item) -> None:
         """Take an item out of the queue, if it still waits there."""
-        index = bisect.bisect_left(self._queue, item.order, key=lambda other: other.order)
-        if index < len(self._queue) and self._queue[index] is item:
-            del self._queue[index]
-            self._count(-item.rows)
+        if not item.queued:
+            return
+        item.queued = False
+        del self._queue[bisect.bisect_left(self._queue, _order(item), key=_order)]
+        self._count(-item.rows)
 
     def _count(self, rows: int) -> None:
         self._pending += rows

@@ -15,12 +15,13 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve.app import Beside, create_app, find
+from penstock.serve.app import Beside, create_app
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository, open_repository
 from penstock.serve.sharedmemory import Regions
+from penstock.serve.tracing import Tracer
 
 BACKLOG = 2048
 
@@ -34,13 +35,20 @@ class Address:
     grpc_port: int | None = None
 
 
-def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, say: Callable[[str], None]) -> None:
+def serve(
+    paths: list[Path],
+    address: Address,
+    limits: Limits,
+    bounds: Bounds,
+    say: Callable[[str], None],
+    trace_file: Path | None = None,
+) -> None:
     """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
 
     Raises:
-        PenstockError: no model can be served, or the address is taken.
+        PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
     """
-    metrics = Metrics()
+    metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
         repository = open_repository(paths, limits, metrics)
@@ -50,11 +58,12 @@ def serve(paths: list[Path], address: Address, limits: Limits, bounds: Bounds, s
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        regions, beside = Regions(bounds.shared_memory), None
+        beside = None
         if grpc_port is not None:
-            beside = _beside(repository, metrics, f"{shown}:{grpc_port.free()}", bounds, regions)
+            service = _rpc().Service(repository, regions, tracer)
+            beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
         config = uvicorn.Config(
-            create_app(repository, metrics, bounds, beside, regions),
+            create_app(repository, metrics, bounds, beside, regions, tracer),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -114,7 +123,7 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
         yield _Kept(held)
 
 
-def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Bounds, regions: Regions) -> Beside:
+def _beside(service: Any, repository: Repository, metrics: Metrics, address: str, bounds: Bounds) -> Beside:
     rpc = _rpc()
 
     async def start() -> Callable[[float], Awaitable[None]]:
@@ -122,7 +131,7 @@ def _beside(repository: Repository, metrics: Metrics, address: str, bounds: Boun
             metrics.answered(name if name in repository.models else "", status, seconds)
 
         stop: Callable[[float], Awaitable[None]] = await rpc.start(
-            rpc.Service(repository, find, regions), repository, counted, address, bounds.max_body_bytes
+            service, repository, counted, address, bounds.max_body_bytes
         )
         return stop
 

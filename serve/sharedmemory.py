@@ -97,7 +97,7 @@ class Regions:
             RequestError: it may not be, its name is taken, or the segment is missing or too short.
         """
         if not self.allowed:
-            raise RequestError("shared memory is off; penstock serve --allow-shared-memory turns it on", 403)
+            raise RequestError("shared memory is off; penstock serve --allow-shared-memory turns it on")
         if name in self._held:
             raise RequestError(f"shared memory region {name[:128]!r} is registered already; unregister it first")
         if len(self._held) >= _MOST_REGIONS or len(name) > 256:

@@ -82,7 +82,8 @@ def command(name: str, work: Path, model: Path, http: int, grpc: int) -> tuple[l
     """What starts a server, and what its environment has besides."""
     asked = {"CONFORMANCE_MODEL": str(model), "CONFORMANCE_HTTP": str(http), "CONFORMANCE_GRPC": str(grpc)}
     if name == "penstock":
-        return [sys.executable, "-m", "penstock", "serve", str(model), "--port", str(http)], {}
+        extensions = ["--allow-shared-memory", "--trace-file", str(model.with_name("traces.json"))]
+        return [sys.executable, "-m", "penstock", "serve", str(model), "--port", str(http), *extensions], {}
     python = environment(work, name)
     if name == "pytriton":
         # Its Python stub must load the library of the Python whose standard library it finds.

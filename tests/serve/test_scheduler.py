@@ -104,7 +104,7 @@ queues = st.lists(
         urgent=st.booleans(),
     ),
     max_size=30,
-).map(lambda fields: sorted((item(n, **given) for n, given in enumerate(fields)), key=lambda i: i.order))
+).map(lambda fields: sorted((item(n, **given) for n, given in enumerate(fields)), key=lambda i: (i.priority, i.number)))
 
 
 @given(queues, st.floats(0, 20), st.floats(0, 5))
