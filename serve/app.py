@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -116,7 +117,7 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
             return _reply({"error": "; ".join(problems)}, 503)
         return _reply({"ready": True})
 
-    @app.get("/metrics", tags=["health"])
+    @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def figures() -> Response:
         for name, model in repository.models.items():
             metrics.ready.labels(name).set(model.ready)
