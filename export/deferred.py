@@ -175,7 +175,8 @@ def _proven(found: Artifact, held: Evidence, device: str = "cpu") -> Verificatio
     try:
         with runtimes.load(receipt.runtime, found.model_path, signature, device=device) as runner:
             kept = _held_to(seen)
-            distances = gate.verify(runner, Rows(held.rows.inputs, None), held.outputs, kept, batch, _small(held))
+            rows = Rows(held.rows.inputs, None)
+            distances = gate.verify(*(runner, rows, held.outputs, kept, batch, _small(held)), samples=held.samples)
             others = gate.verify_places(runner, held.places, kept)
     except GateError as error:
         raise GateError(f"{receipt.name}: {error}") from None

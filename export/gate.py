@@ -39,10 +39,13 @@ def verify(
     limits: dict[str, Limits],
     batch: Dim,
     columns: Sequence[tuple[Columns, float]] = (),
+    *,
+    samples: int,
 ) -> tuple[Distance, ...]:
     """Compare a runner with the source's outputs at each of `sizes(batch)`.
 
-    At the smaller sizes the first and the last rows are run; at the largest, all of them.
+    At the smaller sizes the first and the last rows are run; at the largest, all of them, and those that are no others
+    over again are judged.
 
     Args:
         runner: the export.
@@ -51,7 +54,8 @@ def verify(
         limits: what each output must keep. Top-1 agreement is held over all rows together: one row of two that
             flips is no half.
         batch: the signature's range of batch sizes.
-        columns: those that an output's norm hides, with the limit of their own; judged over all rows.
+        columns: those that an output's norm hides, with the limit of their own; judged over all samples.
+        samples: how many of the rows, the first ones, are not others over again.
 
     Returns:
         The worst distance of each output.
@@ -60,7 +64,7 @@ def verify(
         GateError: a limit is passed, or the runner fails; it names the output, the batch and the figure.
     """
     runner.settled()  # what is proven is what will be served
-    return tuple(worst(_passed(_examined(runner, rows, expected, limits, batch, columns))))
+    return tuple(worst(_passed(_examined(runner, rows, expected, limits, batch, columns, samples))))
 
 
 def examine(runner: Runner, reference: Reference, budget: Budget) -> tuple[tuple[Distance, ...], str | None]:
@@ -79,7 +83,9 @@ def examine(runner: Runner, reference: Reference, budget: Budget) -> tuple[tuple
     """
     batch = reference.signature.dims[str(reference.signature.batch)]
     parts = [
-        *_examined(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns),
+        *_examined(
+            *(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns, reference.samples)
+        ),
         *_examined_places(runner, reference.places, budget.limits),
     ]
     failures = [failure for _, failure in parts if failure is not None]
@@ -93,6 +99,7 @@ def _examined(
     limits: dict[str, Limits],
     batch: Dim,
     columns: Sequence[tuple[Columns, float]],
+    samples: int,
 ) -> Iterator[tuple[list[Distance], str | None]]:
     """For each size of a batch the distances, and what is over its limit."""
     for size in sizes(batch)[:-1]:
@@ -102,8 +109,9 @@ def _examined(
             found = _distances(runner, inputs, take(expected, part), size, f"batch {size}")
             found = [item.without_agreement() for item in found]
             yield found, _failure(found, limits, f"batch {size}")
-    got, whole = _compared_run(runner, rows.inputs, expected, batch.max, f"batch {batch.max}")
+    got, whole = _compared_run(runner, rows.inputs, expected, batch.max, f"batch {batch.max}", slice(samples))
     yield whole, _failure(whole, limits, f"batch {batch.max}")
+    expected, got = take(expected, slice(samples)), take(got, slice(samples))
     for group, limit in columns:
         yield [], _failure_of_columns(group, limit, expected[group.output], got[group.output])
 
@@ -191,12 +199,20 @@ def _distances(
 
 
 def _compared_run(
-    runner: Runner, inputs: dict[str, Any], reference: dict[str, Any], batch: int, where: str
+    runner: Runner,
+    inputs: dict[str, Any],
+    reference: dict[str, Any],
+    batch: int,
+    where: str,
+    judged: slice = slice(None),
 ) -> tuple[dict[str, Any], list[Distance]]:
-    """A runner's answers, and how far each is from the reference."""
+    """A runner's answers, and how far each is from the reference in the rows that are judged."""
     try:
         got = evaluation.outputs(runner, Rows(inputs, None), batch)
-        return got, compare(reference, got)
+        for name, array in reference.items():
+            if name in got and got[name].shape != array.shape:
+                raise ValueError(f"output {name!r} has shape {list(got[name].shape)}; it must be {list(array.shape)}")
+        return got, compare(take(reference, judged), take(got, judged))
     except Exception as error:  # a comparison that crashes is a failure, never a pass
         raise GateError(f"{STOPPED} at {where}: {type(error).__name__}: {last_line(error)}") from error
 

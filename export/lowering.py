@@ -101,7 +101,7 @@ def lower(
         raise PenstockError(f"{wish.precision} finds nothing here that it could lower; export it as fp32")
     notes["lowered_nodes"] = len(low)
     if counted.operations and plan.lowered_operations < _LITTLE:
-        wish.say(f"note: {wish.precision} lowers {plan.lowered_operations:.1%} of the multiply-adds alone")
+        wish.say(f"note: {wish.precision} lowers only {plan.lowered_operations:.1%} of the multiply-adds")
     # Between pairs of its neighbours a node computes as they do, whatever was planned of it.
     plan = plan.model_copy(update={"kept": tuple(name for name in plan.kept if name not in low)})
     if plan.points[1:]:

@@ -169,7 +169,8 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
 
 def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Rows | None) -> Terms:
     """What variants must keep, labelled samples among it where accuracy is asked for."""
-    terms = Terms(reference, request.max_error, request.min_agreement)
+    lowered = set(request.precisions) != {"fp32"}
+    terms = Terms(reference, request.max_error, request.min_agreement, lowered=lowered)
     if request.accuracy_drop is None:
         return terms
     card = origin.card
@@ -330,14 +331,14 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> tuple[Veri
         precision,
         engine_run=here,
         device=device,
-        max_error=job.request.max_error,
+        max_error=job.terms.accepted(precision),
         careful=careful,
     )
     if here and built.rounding is not None and device == "cpu":
         # This CPU computes it in float32; what its precision does elsewhere counts too.
         rounded = proving.prove(
             *(job.terms.reference, "onnxruntime", built.rounding, job.terms.budget(precision), precision),
-            max_error=job.request.max_error,
+            max_error=job.terms.accepted(precision),
         )
         proven = proven.model_copy(update={"distances": tuple(worst([*proven.distances, *rounded.distances]))})
     return proven, careful

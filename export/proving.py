@@ -23,12 +23,23 @@ from penstock.runtimes.torch import TorchRunner
 
 @dataclass(frozen=True)
 class Terms:
-    """The float32 source that variants are compared with, and what the user says of how near they must be."""
+    """The float32 source that variants are compared with, and what the user says of how near they must be.
+
+    `lowered`: a lower precision was asked for, too; what the user says is of that, and not of fp32 beside it.
+    """
 
     reference: Reference
     max_error: float | None = None
     min_agreement: float | None = None
     accuracy: Accuracy | None = None
+    lowered: bool = False
+
+    def accepted(self, precision: str) -> float | None:
+        """The error that the user accepts of a precision, if they said so."""
+        return None if self._beside(precision) else self.max_error
+
+    def _beside(self, precision: str) -> bool:
+        return self.lowered and precision == "fp32"
 
     def budget(self, precision: str) -> Budget:
         """What a variant of a precision must keep.
@@ -37,10 +48,9 @@ class Terms:
             PenstockError: the source is so noisy that nothing would be proven.
         """
         accuracy = None if precision == "fp32" else self.accuracy
-        kept = limits.of_variant(
-            precision, self.reference.noise, self.max_error, self.min_agreement, labelled=accuracy is not None
-        )
-        return Budget(kept, limits.of_columns(precision, self.reference, self.max_error), accuracy)
+        accepted, agreement = self.accepted(precision), None if self._beside(precision) else self.min_agreement
+        kept = limits.of_variant(precision, self.reference.noise, accepted, agreement, labelled=accuracy is not None)
+        return Budget(kept, limits.of_columns(precision, self.reference, accepted), accuracy)
 
     def wish(self, precision: str, method: str, say: Say) -> Wish | None:
         """What the lowering to a precision is to be, and who judges it; None where the graph stays float32."""
@@ -108,7 +118,10 @@ def prove(
     signature = reference.signature
     batch = signature.dims[str(signature.batch)]
     with runtimes.load(runtime, path, signature, device=device, careful=careful) as runner:
-        distances = gate.verify(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns)
+        distances = gate.verify(
+            *(runner, reference.rows, reference.outputs, budget.limits, batch, budget.columns),
+            samples=reference.samples,
+        )
         others = gate.verify_places(runner, reference.places, budget.limits)
         if precision == "fp32":
             gate.verify_extremes(runner, reference, max_error)

@@ -67,10 +67,23 @@ def _refuse_memory(reference: Reference, limits: dict[str, Limits]) -> None:
             )
 
 
+def _refuse_nan_inputs(reference: Reference) -> None:
+    """Refuse samples that hold NaN: what comes of them is no fault of the model's."""
+    for name, array in reference.rows.inputs.items():
+        if array.dtype.kind == "f":
+            held = np.isnan(array[: reference.samples]).reshape(reference.samples, -1).any(axis=1)
+            if held.any():
+                raise PenstockError(
+                    f"--data: input {name!r} holds NaN in {held.sum()} of {len(held)} samples, the first of which is "
+                    f"number {held.argmax()}; leave them out"
+                )
+
+
 def _refuse_unprovable(reference: Reference) -> None:
     """Refuse a source whose answers any wrong export could give too."""
     for name, array in reference.outputs.items():
         if not np.isfinite(array).all():
+            _refuse_nan_inputs(reference)
             once = np.isfinite(array[: reference.samples])
             bad = int(np.sum(~once.reshape(len(once), -1).all(axis=1)))
             raise PenstockError(

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from penstock.files import write_whole
 
+# Each file begins with the digest of the rest of it.
+_DIGEST = hashlib.sha256().digest_size
+
 
 def folder() -> Path:
     """Where cached results lie."""
@@ -37,9 +40,11 @@ def key(*parts: str | bytes) -> str:
 
 
 def read(kind: str, name: str) -> bytes | None:
-    """What is cached under a key, or None; a file that cannot be read is as good as none."""
+    """What is cached under a key, or None; a file that cannot be read, or has been changed, is as good as none."""
     with suppress(OSError):
-        return (folder() / kind / name).read_bytes()
+        raw = (folder() / kind / name).read_bytes()
+        digest, data = raw[:_DIGEST], raw[_DIGEST:]
+        return data if digest == hashlib.sha256(data).digest() else None
     return None
 
 
@@ -47,4 +52,4 @@ def write(kind: str, name: str, data: bytes) -> None:
     """Keep a result, whole or not at all; where the cache cannot be written, it is not kept."""
     with suppress(OSError):
         (folder() / kind).mkdir(parents=True, exist_ok=True)
-        write_whole(folder() / kind / name, data)
+        write_whole(folder() / kind / name, hashlib.sha256(data).digest() + data)

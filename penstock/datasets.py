@@ -167,8 +167,9 @@ def _from_pictures(
 ) -> Rows:
     if preprocess is None:
         raise PenstockError(
-            f"--data {path}: holds pictures, and how this model wants them is not recorded; give the numbers it takes, "
-            "an .npz file with an array for each input, by name"
+            f"--data {path}: holds pictures, and how this model wants them is not recorded (--input in place of "
+            "what a library's model brings leaves it out); give the numbers it takes, an .npz file with an array for each "
+            "input, by name"
         )
     chosen = [pictures[row * len(pictures) // limit] for row in range(limit)] if len(pictures) > limit else pictures
     shape = (preprocess.channels, preprocess.height, preprocess.width)
@@ -271,7 +272,9 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise  # a spool's, not the file's
-        raise PenstockError(f"--data {path}: not an {kind} ({error})") from None
+        # numpy takes anything for pickled objects, and says how to load them, which nobody should.
+        reason = "" if "pickle" in str(error) else f" ({error})"
+        raise PenstockError(f"--data {path}: not an {kind}{reason}") from None
     except MemoryError:
         raise
     except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive

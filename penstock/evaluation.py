@@ -76,9 +76,11 @@ def score(logits: Any, rows: Rows) -> Score:
         )
     if logits.ndim != 2:
         raise PenstockError(f"accuracy needs scores of shape [n, classes]; the first output is {list(logits.shape)}")
-    if len(rows.labels) and not 0 <= rows.labels.min() <= rows.labels.max() < logits.shape[1]:
+    out = np.flatnonzero((rows.labels < 0) | (rows.labels >= logits.shape[1]))
+    if out.size:
         raise PenstockError(
-            f"labels are {rows.labels.min()} to {rows.labels.max()}; the model's classes are 0 to {logits.shape[1] - 1}"
+            f"labels are {rows.labels.min()} to {rows.labels.max()}, as sample {out[0]} has {rows.labels[out[0]]}; the "
+            f"model's classes are 0 to {logits.shape[1] - 1}: number them so in the --data file"
         )
     return Score(int((logits.argmax(axis=1) == rows.labels).sum()), len(rows))
 

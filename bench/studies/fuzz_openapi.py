@@ -1,4 +1,4 @@
-"""schemathesis against a server: `python fuzz_openapi.py SCHEMATHESIS SECONDS MODEL…`; `pip install schemathesis` first.
+"""schemathesis against a server: `python fuzz_openapi.py SCHEMATHESIS SECONDS MODEL…`; pip installs schemathesis.
 
 SCHEMATHESIS is its `st` command. Starts `penstock serve MODEL…` with every extension on, tries all that its OpenAPI
 describes, right and wrong, and prints schemathesis' report, then how many requests ended with which status.

@@ -19,6 +19,8 @@ from penstock.progress import bar
 from penstock.receipt import Plan, PlanPoint
 
 _KIND = "budget"
+# What a plan must lower of the multiply-adds to be worth its error.
+_LEAST_SHARE = 0.01
 
 
 class Lowering(Protocol):
@@ -83,14 +85,16 @@ def plan(lowering: Lowering, trials: Trials, quick: Trials, costs: Costs, say: S
     say(f"all {len(lowering.nodes)} nodes lowered: {first.failure}; looking for those to keep in float32")
     if quick.taken_over:
         say(f"{quick.taken_over} trials of an earlier run are taken over")
-    ranked = rank(lowering, quick)
     try:
-        kept = _grown(ranked, trials, points, lowering, costs)
+        kept = _grown(rank(lowering, quick), trials, points, lowering, costs)
+        kept = _trimmed(kept, trials, points, lowering, costs)
     except PenstockError:
         for line in curve(points):
             say(line)
         raise
-    kept = _trimmed(kept, trials, points, lowering, costs)
+    except KeyboardInterrupt:
+        say("what was tried is kept: the same command goes on from here")
+        raise
     points = sorted(set(points), key=lambda point: (len(point.kept), _error(point), point.kept))
     return Plan(
         kept=tuple(name for name in lowering.nodes if name in kept),
@@ -109,6 +113,8 @@ def curve(points: Sequence[PlanPoint]) -> Iterator[str]:
     for count, point in sorted(best.items()):
         drop = "" if point.drop is None else f", {point.drop:.2f} points of accuracy lost"
         within = "within the budget" if point.within else "over it"
+        if point.within and not point.lowered_operations:
+            within += ", and nothing is gained"
         yield (
             f"  {count} kept in float32: error {_error(point):.2e}{drop}, {point.lowered_operations:.0%} of "
             f"multiply-adds lowered, {point.saved_bytes / 1e6:.2f} MB saved, {within}"
@@ -146,12 +152,13 @@ def _grown(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
-    nothing = any(costs.operations.values()) and not costs.share(ranked[high:])
+    nothing = any(costs.operations.values()) and costs.share(ranked[high:]) < _LEAST_SHARE
     if high == len(ranked) or nothing:
         lowered = f"{len(ranked) - high + 1} of {len(ranked)} nodes lowered"
         raise PenstockError(
-            f"no plan is within the budget: {trials.of(ranked[: high - 1]).failure} with {lowered}, and fewer lower no "
-            "multiply-add; export it as fp32, or widen --max-error or --accuracy-drop"
+            f"no plan is within the budget: {trials.of(ranked[: high - 1]).failure} with {lowered}, and with fewer, "
+            f"under {_LEAST_SHARE:.0%} of the multiply-adds are; export it as fp32, try another --calibration, or "
+            "widen --max-error or --accuracy-drop"
         )
     return list(ranked[:high])
 
@@ -194,7 +201,12 @@ def _read(key: str) -> dict[str, Any]:
     try:
         found = json.loads(cache.read(_KIND, key) or b"{}")
         for name, (error, drop, failure) in found.items():
-            whole = isinstance(error, float) and isinstance(drop, float | None) and isinstance(failure, str | None)
+            whole = (
+                isinstance(error, float)
+                and isfinite(error)
+                and isinstance(drop, float | None)
+                and isinstance(failure, str | None)
+            )
             if not whole or not isinstance(json.loads(name), list):
                 return {}
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ MOST, NORMAL, ZERO = 65504.0, 2.0**-14, 2.0**-25
 # On samples a tensor may come this near to the end of the range; on inputs scaled up, up to the end itself.
 _MARGIN, _SCALED = 4.0, 10.0
 _ROWS, _SCALED_ROWS = 256, 32
+_LARGER, _AT_ENDS = f"{_SCALED:.0f} times the samples", "at the ends of their range"
 # Nodes that compute nothing: they go along with their neighbours, and no error is theirs.
 MOVERS = frozenset(
     (
@@ -37,19 +38,21 @@ MOVERS = frozenset(
 class Headroom:
     """How large a tensor gets, on samples and where inputs are scaled up, as far as that is trouble in fp16.
 
-    `scaled` is the largest magnitude on inputs 10 times the samples, Inf where float32 itself overflows there.
+    `scaled` is the largest magnitude on inputs 10 times the samples, or at the ends of their stated range, as `inputs`
+    says; Inf where float32 itself overflows there.
     """
 
     tensor: str
     samples: float
     scaled: float
+    inputs: str = _LARGER
 
     def __str__(self) -> str:
         if self.samples >= MOST / _MARGIN:
             near = "over" if self.samples > MOST else "near"
             return f"{self.tensor} gets {self.samples:.3g} on samples, {near} fp16's largest number, {MOST:.0f}"
         if self.scaled > MOST:
-            return f"{self.tensor} gets {self.scaled:.3g} on inputs {_SCALED:.0f} times the samples, over {MOST:.0f}"
+            return f"{self.tensor} gets {self.scaled:.3g} on inputs {self.inputs}, over {MOST:.0f}"
         return f"{self.tensor} gets {self.samples:.1e} at most, under fp16's smallest number of full precision, 6.1e-05"
 
 
@@ -60,7 +63,7 @@ class ForHalf:
         graph: a float32 `onnx.ModelProto` whose nodes have names; left as it is.
         precision: `fp16` or `bf16`.
         rows: samples that show each tensor's range.
-        scalable: names of the inputs that may be larger than in the samples.
+        ends: of the inputs that may be larger than in the samples: the ends of their range, None if it is open.
         least: the fewest rows that the graph takes.
         work: a folder for intermediate files.
         without: types of operators that the runtime has no kernels for in this precision.
@@ -71,7 +74,7 @@ class ForHalf:
         graph: Any,
         precision: str,
         rows: Rows,
-        scalable: Collection[str],
+        ends: Mapping[str, tuple[float, float] | None],
         least: int,
         work: Path,
         without: Collection[str] = (),
@@ -83,7 +86,7 @@ class ForHalf:
         tensors = floating(graph)
         self._floats = frozenset(tensors)
         if precision == "fp16":
-            self.headroom = tuple(_headroom(graph, tensors, rows, scalable, least, work))
+            self.headroom = tuple(_headroom(graph, tensors, rows, ends, least, work))
             self.unsafe = frozenset(_unsafe(graph, tensors, {item.tensor for item in self.headroom}))
         self.unsafe |= {node.name for node in graph.graph.node if node.op_type in without}
         self.nodes = [node for node in self._low(()) if node not in self.unsafe]
@@ -114,9 +117,14 @@ class ForHalf:
 def for_half(
     graph: Any, precision: str, signature: Signature, rows: Rows, work: Path, without: Collection[str] = ()
 ) -> ForHalf:
-    """The lowering of a model with this signature; float inputs without a range may be larger than in the samples."""
-    floats = {tensor.name for tensor in signature.inputs if tensor.dtype == "float32"}
-    return ForHalf(graph, precision, rows, floats - signature.ranges.keys(), signature.min_batch, work, without)
+    """The lowering of a model with this signature; float inputs may be larger than samples, up to their range."""
+    largest_sizes = {name: dim.max for name, dim in signature.dims.items()}
+    ends = {
+        tensor.name: signature.ranges[tensor.name].at(largest_sizes) if tensor.name in signature.ranges else None
+        for tensor in signature.inputs
+        if tensor.dtype == "float32"
+    }
+    return ForHalf(graph, precision, rows, ends, signature.min_batch, work, without)
 
 
 @contextmanager
@@ -131,17 +139,36 @@ def _refusing(precision: str) -> Iterator[None]:
 
 
 def _headroom(
-    graph: Any, tensors: Sequence[str], rows: Rows, scalable: Collection[str], least: int, work: Path
+    graph: Any,
+    tensors: Sequence[str],
+    rows: Rows,
+    ends: Mapping[str, tuple[float, float] | None],
+    least: int,
+    work: Path,
 ) -> Iterator[Headroom]:
     spread = np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))
     usual = largest(graph, tensors, take(rows.inputs, spread), least, work, "ranges on samples")
     few = take(rows.inputs, spread[np.unique(np.linspace(0, len(spread) - 1, _SCALED_ROWS).astype(int))])
-    few = {name: (array * _SCALED).astype(array.dtype) if name in scalable else array for name, array in few.items()}
-    scaled = largest(graph, tensors, few, least, work, "ranges on larger inputs") if scalable else usual
+    few = {name: _stretched(array, ends[name]) if name in ends else array for name, array in few.items()}
+    scaled = largest(graph, tensors, few, least, work, "ranges on larger inputs") if ends else usual
+    told = " or ".join(dict.fromkeys(_LARGER if held is None else _AT_ENDS for held in ends.values())) or _LARGER
     for name in tensors:
-        item = Headroom(name, usual[name], scaled[name])
+        item = Headroom(name, usual[name], scaled[name], told)
         if item.samples >= MOST / _MARGIN or item.scaled > MOST or 0 < item.samples < NORMAL:
             yield item
+
+
+def _stretched(array: Any, ends: tuple[float, float] | None) -> Any:
+    """Samples `_SCALED` times as large, or where their range is stated, so large that they reach its farther end."""
+    if ends is None:
+        return (array * _SCALED).astype(array.dtype)
+    most = float(np.abs(array).max(initial=0.0))
+    factor = max(abs(end) for end in ends) / most if most else 0.0
+    reached = np.clip(array * factor, *ends)
+    # Both ends themselves, whatever the samples' sign.
+    flat = reached.reshape(-1)
+    flat[:1], flat[-1:] = ends[0], ends[1]
+    return flat.reshape(array.shape).astype(array.dtype)
 
 
 def _unsafe(graph: Any, floats: Collection[str], tensors: Collection[str]) -> Iterator[str]:

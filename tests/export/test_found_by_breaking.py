@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.export import deferred, judging, pipeline
 from penstock.export.pipeline import Request
 from penstock.receipt import AccuracyKept
+from penstock.signature import Range
 
 NET = """
 import torch
@@ -169,3 +170,65 @@ def test_what_is_built_is_published_beside_the_folder_that_was_given(repository:
     with pytest.raises(PenstockError, match="must lie in digits-trt-fp16/1"):
         deferred.build(renamed, lambda line: None)
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+
+
+def test_what_a_lower_precision_may_be_off_is_not_granted_to_fp32_beside_it(desk: Path, tmp_path: Path) -> None:
+    asked = request(
+        *(desk, "Row", "8", "labelled.npz"),
+        precisions=("fp32", "int8"),
+        output=tmp_path,
+        max_error=0.1,
+        min_agreement=0.5,
+    )
+    whole, low = pipeline.export(asked, lambda line: None)
+    (kept,) = whole.receipt.verification.limits.values()
+    assert kept.max_error < 1e-3
+    assert kept.min_agreement > 0.99
+    (kept,) = low.receipt.verification.limits.values()
+    assert (kept.max_error, kept.min_agreement) == (0.1, 0.5)
+    (alone,) = pipeline.export(
+        request(desk, "Row", "8", "labelled.npz", output=tmp_path / "alone", max_error=0.1), lambda line: None
+    )
+    (kept,) = alone.receipt.verification.limits.values()
+    assert kept.max_error == 0.1
+
+
+def test_samples_of_nan_are_told_from_a_model_that_answers_it(desk: Path, tmp_path: Path) -> None:
+    with np.load(desk / "labelled.npz") as held:
+        x = held["x"][:20].copy()
+    x[3, 2] = np.nan
+    np.savez(tmp_path / "nan.npz", x=x)
+    asked = request(desk, "Row", "8", str(tmp_path / "nan.npz"), output=tmp_path)
+    with pytest.raises(PenstockError, match="input 'x' holds NaN in 1 of 20 samples, the first of which is number 3"):
+        pipeline.export(asked, lambda line: None)
+
+
+def test_fp16_is_tried_at_the_ends_of_a_stated_range(desk: Path, tmp_path: Path) -> None:
+    """x^2 of samples within 4 stays in range; of 300, which the user says there is, it does not."""
+    (tmp_path / "square.py").write_text(
+        "import torch\nclass Square(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.f = torch.nn.Linear(8, 8)\n    def forward(self, x):\n"
+        "        y = self.f(x) ** 2\n        return y / (1 + y.sum(1, keepdim=True))\n"
+    )
+    space: dict[str, Any] = {}
+    exec((tmp_path / "square.py").read_text(), space)
+    torch.manual_seed(0)
+    torch.save(space["Square"]().state_dict(), tmp_path / "square.pth")
+    said: dict[float, list[str]] = {}
+    for end in (1.0, 900.0):
+        override = Override(
+            model=f"{tmp_path / 'square.py'}:Square",
+            inputs=("x:float32[batch,8]",),
+            ranges={"x": Range(low=-end, high=end)},
+        )
+        said[end] = []
+        asked = Request(
+            tmp_path / "square.pth",
+            override=override,
+            data=desk / "labelled.npz",
+            precisions=("fp16",),
+            output=tmp_path,
+        )
+        pipeline.export(asked, said[end].append)
+    assert not any("over 65504" in line for line in said[1.0])
+    assert any("on inputs at the ends of their range, over 65504" in line for line in said[900.0])

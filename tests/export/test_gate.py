@@ -58,7 +58,7 @@ class Changed(BaseRunner):
 def verify(runner: Any, limits: Limits = FP32, batch: Dim = BATCH) -> Any:
     whole = len(ROWS) - len(ROWS) % batch.max
     reference = {name: array[:whole] for name, array in REFERENCE.items()}
-    return gate.verify(runner, ROWS.take(whole), reference, {"logits": limits}, batch)
+    return gate.verify(runner, ROWS.take(whole), reference, {"logits": limits}, batch, samples=whole)
 
 
 def stopped(runner: Any, limits: Limits = FP32) -> str:
@@ -244,7 +244,7 @@ def near_ties(rows: int, flipped: int) -> tuple[BaseRunner, Rows, dict[str, Any]
 def test_agreement_is_judged_over_all_rows_not_batch_by_batch() -> None:
     limits = Limits(max_error=1e-3, min_agreement=0.99)
     runner, rows, reference = near_ties(200, flipped=2)
-    (found,) = gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8))
+    (found,) = gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8), samples=200)
     assert found.agreement == 0.99
 
 
@@ -252,9 +252,20 @@ def test_one_flip_too_many_over_all_rows_is_stopped() -> None:
     runner, rows, reference = near_ties(200, flipped=3)
     limits = Limits(max_error=1e-3, min_agreement=0.99)
     with pytest.raises(GateError) as caught:
-        gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8))
+        gate.verify(runner, rows, reference, {"logits": limits}, Dim(opt=4, max=8), samples=200)
     for part in ("'logits'", "top-1 agreement 98.50%", "limit of 99.00%", "--min-agreement"):
         assert part in str(caught.value)
+
+
+def test_rows_that_fill_up_a_batch_count_once() -> None:
+    runner, rows, reference = near_ties(100, flipped=2)
+    again = np.arange(128) % 100  # the two that flip are among the first
+    filled, expected = rows.inputs["i"][again], {"logits": reference["logits"][again]}
+    limits = Limits(max_error=1e-3, min_agreement=0.98)
+    (found,) = gate.verify(
+        runner, Rows({"i": filled}, None), expected, {"logits": limits}, Dim(opt=4, max=64), samples=100
+    )
+    assert found.agreement == 0.98
 
 
 def test_each_output_keeps_limits_of_its_own() -> None:
@@ -270,10 +281,10 @@ def test_each_output_keeps_limits_of_its_own() -> None:
     x = ROWS.inputs["x"][:, :4]
     expected = {"near": x, "far": x}
     wide = {"near": Limits(max_error=2e-3, min_agreement=1), "far": Limits(max_error=2e-2, min_agreement=1)}
-    found = gate.verify(Shifted(signature), ROWS, expected, wide, BATCH)
+    found = gate.verify(Shifted(signature), ROWS, expected, wide, BATCH, samples=len(ROWS))
     assert {item.output: round(item.rel_l2, 4) for item in found} == {"near": 1e-3, "far": 1e-2}
     with pytest.raises(GateError, match=r"output 'far' at batch 1: relative L2 error 0.01 is over the limit of 0.002"):
-        gate.verify(Shifted(signature), ROWS, expected, dict.fromkeys(wide, wide["near"]), BATCH)
+        gate.verify(Shifted(signature), ROWS, expected, dict.fromkeys(wide, wide["near"]), BATCH, samples=len(ROWS))
 
 
 def test_every_precision_has_limits_that_tighten_with_it() -> None:

@@ -112,7 +112,7 @@ def stopped(made: Any, budget: Budget, folder: Path, held: Reference = REFERENCE
     """What the gate itself says of a graph, but for its first words and its advice."""
     path = graphs.write(made, folder)[0]
     with runtimes.load("onnxruntime", path, held.signature) as runner, pytest.raises(GateError) as caught:
-        gate.verify(runner, held.rows, held.outputs, budget.limits, BATCH, budget.columns)
+        gate.verify(runner, held.rows, held.outputs, budget.limits, BATCH, budget.columns, samples=held.samples)
     return str(caught.value).removeprefix(f"{gate.STOPPED}: ").partition("; nothing was published")[0]
 
 

@@ -188,7 +188,7 @@ def test_int8_for_onnxruntime_is_dynamic_where_that_is_asked_for_by_name(tmp_pat
     assert "DynamicQuantizeLinear" in operators(found).values()
     assert 0 < made.off(found.graph) < 0.05
     # Of the little net it is the product alone, beside a convolution that does nearly all.
-    told = ["note: int8 lowers 0.4% of the multiply-adds alone"]
+    told = ["note: int8 lowers 0.4% of the multiply-adds"]
     assert made.said == (told if wide == 4 else [])
 
 

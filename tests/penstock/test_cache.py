@@ -84,6 +84,20 @@ def test_the_last_write_holds_and_nothing_else_is_left(folder: Path) -> None:
     assert [path.name for path in (folder / "kind").iterdir()] == ["name"]
 
 
+def test_a_file_that_was_changed_is_as_good_as_none(folder: Path) -> None:
+    cache.write("kind", "name", b"0.5 points")
+    file = folder / "kind" / "name"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert cache.read("kind", "name") is None
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        assert cache.read("kind", "name") is None
+    file.write_bytes(whole)
+    assert cache.read("kind", "name") == b"0.5 points"
+
+
 def test_a_cache_that_was_deleted_is_made_again(folder: Path) -> None:
     cache.write("kind", "name", b"data")
     (folder / "kind" / "name").unlink()
@@ -145,4 +159,4 @@ def test_the_folder_is_the_chosen_one_then_that_of_xdg_then_that_of_the_user(
 
 def test_files_lie_in_the_folder_by_kind_and_name(folder: Path) -> None:
     cache.write("kind", "name", b"data")
-    assert (folder / "kind" / "name").read_bytes() == b"data"
+    assert (folder / "kind" / "name").read_bytes().endswith(b"data")

@@ -81,7 +81,7 @@ def planned(judge: Judge, quick: Judge | None = None, key: str | None = None, sa
 
 def costs_of(losses: Losses) -> Costs:
     return Costs(
-        {name: 1 << place for place, name in enumerate(losses)},
+        {name: 3 + place for place, name in enumerate(losses)},
         {name: 10 << place for place, name in enumerate(losses)},
     )
 
@@ -189,6 +189,20 @@ def test_where_only_a_graph_that_lowers_nothing_is_right_there_is_no_plan(size: 
         assert part in str(caught.value)
 
 
+def test_a_plan_that_lowers_next_to_nothing_is_none() -> None:
+    """What is left of the multiply-adds is no int8, whatever it is called."""
+    losses = {"light": 0.0, **{f"node{place}": 10.0 for place in range(4)}}
+    lowering, judge = Nodes(losses), Judge(losses, 1)
+    for operations, found in ((1, False), (500, True)):
+        costs = Costs({name: operations if name == "light" else 10_000 for name in losses}, dict.fromkeys(losses, 10))
+        trials = Trials(lowering, judge, fresh()), Trials(lowering, Judge(losses), fresh())
+        if found:
+            assert plan(lowering, *trials, costs, lambda line: None).kept == tuple(losses)[1:]
+            continue
+        with pytest.raises(PenstockError, match=r"under 1% of the multiply-adds are; .*try another --calibration"):
+            plan(lowering, *trials, costs, lambda line: None)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9])
 def test_all_but_one_can_be_kept(size: int) -> None:
     losses = {f"node{place}": 10.0 + place for place in range(size)}
@@ -221,12 +235,13 @@ def test_points_are_all_that_was_tried_with_what_it_lowers(losses: Losses, budge
     assert {(), tuple(sorted(found.kept))} <= {point.kept for point in found.points}
     numbers = {name: place for place, name in enumerate(losses)}
     for point in found.points:
-        lowered = sum(1 << place for name, place in numbers.items() if name not in point.kept)
+        left = {name: place for name, place in numbers.items() if name not in point.kept}
+        operations = sum(3 + place for place in left.values())
         assert point.error == judge.error(point.kept)
         assert point.drop == 100 * point.error
         assert point.within == (point.error <= budget)
-        assert point.lowered_operations == lowered / (2 ** len(losses) - 1)
-        assert point.saved_bytes == 3 * 10 * lowered
+        assert point.lowered_operations == operations / sum(3 + place for place in numbers.values())
+        assert point.saved_bytes == 3 * 10 * sum(1 << place for place in left.values())
     assert [len(point.kept) for point in found.points] == sorted(len(point.kept) for point in found.points)
     assert found.lowered_operations == next(
         point.lowered_operations for point in found.points if set(point.kept) == set(found.kept)
@@ -325,7 +340,17 @@ def test_another_key_shares_nothing() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"garbage", b"\xff\xfe", b"[]", b"3", b"null", b'{"[]": [0.5]}', b'{"no list": [0.5, null, null]}'],
+    [
+        b"",
+        b"garbage",
+        b"\xff\xfe",
+        b"[]",
+        b"3",
+        b"null",
+        b'{"[]": [0.5]}',
+        b'{"no list": [0.5, null, null]}',
+        b'{"[]": [NaN, null, null]}',
+    ],
 )
 def test_a_damaged_file_is_as_good_as_none(damage: bytes) -> None:
     key, (expected, all_asked, all_ranked) = fresh(), whole()

@@ -126,7 +126,7 @@ def test_the_error_of_a_net_is_that_of_the_type(
         "v": drawn(4, (32, 8)),
     }
     made = build(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, weights)
-    lowering = ForHalf(made, "bf16", Rows({"x": X}, None), [], 1, tmp_path)
+    lowering = ForHalf(made, "bf16", Rows({"x": X}, None), {}, 1, tmp_path)
     expected = run(made, {"x": X})["y"]
     error = off(expected, run(emulation.emulated(lowering.graph(())), {"x": X})["y"])
     assert 2.0**-10 < error < 2.0**-7
@@ -229,7 +229,7 @@ def test_fp32_fp16_and_int8_graphs_need_none(build: Callable[..., Any], tmp_path
     ]
     weights = {"w": drawn(8, (8, 16)), "v": drawn(9, (16, 8))}
     made, rows = build(nodes, {"x": ["n", 8]}, {"y": ["n", 8]}, weights), Rows({"x": X}, None)
-    fp16, low = (ForHalf(made, precision, rows, [], 1, tmp_path).graph(()) for precision in ("fp16", "bf16"))
+    fp16, low = (ForHalf(made, precision, rows, {}, 1, tmp_path).graph(()) for precision in ("fp16", "bf16"))
     int8 = ForOnnxruntime(made, rows, "max", 1, tmp_path).graph(())
     for graph in (made, fp16, int8):
         assert not emulation.needed(graph)

@@ -43,7 +43,7 @@ def lifted(build: Callable[..., Any]) -> Any:
 
 
 def half(source: Any, work: Path, rows: Any = X, scalable: Collection[str] = ("x",), precision: str = "fp16") -> Any:
-    return ForHalf(source, precision, Rows({"x": rows}, None), scalable, 1, work)
+    return ForHalf(source, precision, Rows({"x": rows}, None), dict.fromkeys(scalable), 1, work)
 
 
 def of_type(model: Any) -> dict[str, int]:
@@ -157,7 +157,7 @@ def test_an_input_that_is_not_scalable_is_not_scaled(build: Callable[..., Any], 
     rows = Rows({"x": np.ones((4, 8), np.float32), "mask": np.ones((4, 8), np.float32)}, None)
     figures = {}
     for scalable in (["x"], ["mask"], ["x", "mask"], []):
-        told = ForHalf(made, "fp16", rows, scalable, 1, tmp_path).headroom
+        told = ForHalf(made, "fp16", rows, dict.fromkeys(scalable), 1, tmp_path).headroom
         figures[tuple(scalable)] = {item.tensor: (item.samples, item.scaled) for item in told}
     assert figures == {
         ("x",): {"h": (7000, 70000), "y": (14000, 77000)},
@@ -165,6 +165,20 @@ def test_an_input_that_is_not_scalable_is_not_scaled(build: Callable[..., Any], 
         ("x", "mask"): {"h": (7000, 70000), "m": (7000, 70000), "y": (14000, 140000)},
         (): {},
     }
+
+
+@pytest.mark.parametrize(("ends", "reached"), [((-50.0, 50.0), 50.0), ((-2.0, 60.0), 60.0), ((0.0, 1.0), 1.0)])
+def test_an_input_whose_range_is_stated_is_tried_at_its_ends(
+    build: Callable[..., Any], tmp_path: Path, ends: tuple[float, float], reached: float
+) -> None:
+    """Samples within 1 say nothing of what fp16 does at 50, which the user says there is."""
+    made = build([node("Mul", ["x", "by"], ["y"], name="first")], {"x": ["n", 8]}, {"y": ["n", 8]}, {"by": 2000.0})
+    rows = Rows({"x": np.linspace(-1, 1, 32, dtype=np.float32).reshape(4, 8)}, None)
+    told = ForHalf(made, "fp16", rows, {"x": ends}, 1, tmp_path).headroom
+    over = 2000 * reached > 65504
+    assert [(item.tensor, item.scaled) for item in told] == ([("y", 2000 * reached)] if over else [])
+    if over:
+        assert "on inputs at the ends of their range, over 65504" in str(told[0])
 
 
 def test_a_tensor_that_is_always_tiny_is_told_and_kept(build: Callable[..., Any], tmp_path: Path) -> None:
