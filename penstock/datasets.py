@@ -168,8 +168,8 @@ def _from_pictures(
     if preprocess is None:
         raise PenstockError(
             f"--data {path}: holds pictures, and how this model wants them is not recorded (--input in place of "
-            "what a library's model brings leaves it out); give the numbers it takes, an .npz file with an array for each "
-            "input, by name"
+            "what a library's model brings leaves it out); give the numbers it takes, an .npz file with an array for "
+            "each input, by name"
         )
     chosen = [pictures[row * len(pictures) // limit] for row in range(limit)] if len(pictures) > limit else pictures
     shape = (preprocess.channels, preprocess.height, preprocess.width)

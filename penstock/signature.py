@@ -28,7 +28,7 @@ V2_DTYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
-# A served model may also take and give text and bfloat16, which no exported model does at its ends.
+# What a served model may take and give besides: see ServedTensor.
 SERVED_DTYPES = {**V2_DTYPES, "bfloat16": "BF16", "object": "BYTES"}
 
 
@@ -103,7 +103,7 @@ class Tensor(BaseModel):
     @field_validator("dtype")
     @classmethod
     def _known(cls, dtype: str) -> str:
-        if dtype not in SERVED_DTYPES:
+        if dtype not in V2_DTYPES:
             raise ValueError(f"dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
         return dtype
 
@@ -131,8 +131,6 @@ class Tensor(BaseModel):
         if match is None:
             raise PenstockError(f"tensor {text!r} must read NAME:DTYPE[SIZE,…], as in image:float32[batch,3,224,224]")
         name, dtype, sizes = match.groups()
-        if dtype and dtype not in V2_DTYPES:
-            raise PenstockError(f"tensor {text!r}: dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
         shape = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
         try:
             return cls(
@@ -142,6 +140,17 @@ class Tensor(BaseModel):
             )
         except ValueError as error:
             raise PenstockError(f"tensor {text!r}: {first_message(error)}") from None
+
+
+class ServedTensor(Tensor):
+    """A tensor of a model that was not exported here, which may also be of text or of bfloat16."""
+
+    @field_validator("dtype")
+    @classmethod
+    def _known(cls, dtype: str) -> str:
+        if dtype not in SERVED_DTYPES:
+            raise ValueError(f"dtype {dtype!r} must be one of {', '.join(SERVED_DTYPES)}")
+        return dtype
 
 
 class Signature(BaseModel):

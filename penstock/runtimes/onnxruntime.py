@@ -11,7 +11,7 @@ from typing import Any
 from penstock import ortvalues
 from penstock.errors import PenstockError, require
 from penstock.runtimes import BaseRunner, RejectedInput
-from penstock.signature import Arrays, Dim, Signature, Tensor
+from penstock.signature import V2_DTYPES, Arrays, Dim, ServedTensor, Signature, Tensor
 
 # onnxruntime's type names -> numpy's.
 _DTYPES = {
@@ -103,7 +103,8 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
         )
         dims.setdefault(name, OPEN_ENDED if axis == 0 else OPEN_ENDED_INNER)
         shape.append(name)
-    return Tensor(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
+    kind = Tensor if _DTYPES[item.type] in V2_DTYPES else ServedTensor
+    return kind(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
 
 
 def _reason(error: Exception) -> str:

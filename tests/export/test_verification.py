@@ -277,7 +277,7 @@ def test_accuracy_that_falls_by_more_than_it_may_stops_it(labelled: Path, monkey
         labels = linear(1)(torch.from_numpy(x)).argmax(1).numpy()
         right = np.mean(linear(0)(torch.from_numpy(x)).argmax(1).numpy() == labels)
     np.savez("theirs.npz", x=x, labels=labels)
-    monkeypatch.setattr(gate, "verify", lambda *_: [])
+    monkeypatch.setattr(gate, "verify", lambda *_, **__: [])
     monkeypatch.setattr(gate, "verify_places", lambda *_: [])
     with pytest.raises(GateError) as caught:
         verify("linear-onnx-fp16", "other.pth", "./linear.py:net", data=Path("theirs.npz"))

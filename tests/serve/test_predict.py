@@ -21,7 +21,7 @@ from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
 from penstock.serve.predict import Bounds, Picture
-from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
+from penstock.signature import Dim, ServedTensor, Signature, SignatureMismatch, Tensor
 
 MAX_PIXELS = 1_000_000
 
@@ -226,7 +226,7 @@ def test_text_for_a_model_of_numbers_is_a_415_that_says_what_to_send(pair: Model
 @pytest.mark.parametrize("shape", [("batch",), ("batch", 1)])
 def test_text_for_a_model_of_strings_is_given_as_it_is(shape: tuple[int | str, ...]) -> None:
     signature = Signature(
-        inputs=(Tensor(name="said", dtype="object", shape=shape),),
+        inputs=(ServedTensor(name="said", dtype="object", shape=shape),),
         outputs=(Tensor(name="y", shape=("batch",)),),
         dims={"batch": Dim(opt=4, max=8)},
     )
