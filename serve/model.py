@@ -15,6 +15,7 @@ from penstock import artifact, runtimes, trial
 from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
+from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
@@ -25,6 +26,12 @@ from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
+
+# A PNG of one black pixel.
+_DOT = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
+)
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,9 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return _load_onnx(path, limits, metrics)
     found = artifact.read(path)
     receipt = found.receipt
+    if receipt.preprocess is not None:
+        # Pillow loads its decoders with the first picture, which no client should wait for.
+        receipt.preprocess.apply(decode_image(_DOT))
 
     engine = receipt.runtime == "tensorrt"
     if limits.instances is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -523,3 +525,18 @@ def test_closing_a_model_closes_its_runner(pair_signature: Signature) -> None:
 
     asyncio.run(model_of(Closing(pair_signature), pair_signature).scheduler.close())
     assert closed.wait(5)
+
+
+def test_decoders_are_loaded_with_the_model_and_not_with_the_first_picture(repository: Path) -> None:
+    told = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import sys; from pathlib import Path; from penstock.serve import model; from penstock.serve.metrics import "
+            f"Metrics; model.load(Path({str(repository / 'digits-onnx-fp32')!r}), model.Limits(), Metrics()); "
+            "print('PIL.PngImagePlugin' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "True\n"
