@@ -528,15 +528,12 @@ def test_closing_a_model_closes_its_runner(pair_signature: Signature) -> None:
 
 
 def test_decoders_are_loaded_with_the_model_and_not_with_the_first_picture(repository: Path) -> None:
-    told = subprocess.run(
-        [
-            *(sys.executable, "-c"),
-            "import sys; from pathlib import Path; from penstock.serve import model; from penstock.serve.metrics import "
-            f"Metrics; model.load(Path({str(repository / 'digits-onnx-fp32')!r}), model.Limits(), Metrics()); "
-            "print('PIL.PngImagePlugin' in sys.modules)",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = f"""
+import sys
+from pathlib import Path
+from penstock.serve import metrics, model
+model.load(Path({str(repository / "digits-onnx-fp32")!r}), model.Limits(), metrics.Metrics())
+print("PIL.PngImagePlugin" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "True\n"
