@@ -121,6 +121,7 @@ class Lane:
         context = self._engine.context(self._scratch, profile, self.stream)
         self._address(context)
         launch = Launch(context, shapes, self._shaped(context, shapes), profile)
+        launch.heavy = sum(map(self._bytes, self._engine.inputs, shapes)) >= _HEAVY_BYTES
         for name, shape in zip(self._engine.inputs, shapes, strict=True):
             self._staged_as(name, shape)[...] = rows[name]
         # A first launch prepares what may not be recorded; the next ones tell how long it takes.
@@ -147,7 +148,7 @@ class Lane:
             mode = cuda.runtime().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             cuda.call("cudaStreamBeginCapture", recording, mode)
             try:
-                if self._heavy(launch):
+                if launch.heavy:
                     self._compute(launch, recording)
                 else:
                     self._enqueue(launch, recording)
@@ -235,11 +236,8 @@ class Lane:
     def _bytes(self, name: str, shape: tuple[int, ...]) -> int:
         return int(np.prod(shape)) * int(self._engine.dtypes[name].itemsize)
 
-    def _heavy(self, launch: Launch) -> bool:
-        return sum(map(self._bytes, self._engine.inputs, launch.shapes)) >= _HEAVY_BYTES
-
     def _launched(self, launch: Launch) -> None:
-        if not self._heavy(launch):
+        if not launch.heavy:
             cuda.call("cudaGraphLaunch", launch.graph, self.stream)
             return
         self._copy_in(launch, self.stream)

@@ -64,6 +64,4 @@ def _encoded(array: Any) -> Any:
 
 
 def _each(array: Any, change: Any) -> Any:
-    made = np.empty(array.shape, object)
-    made.reshape(-1)[:] = [change(item) for item in array.reshape(-1)]
-    return made
+    return np.asarray(np.frompyfunc(change, 1, 1)(array), object)

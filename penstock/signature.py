@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +30,15 @@ V2_DTYPES = {
 }
 # What a served model may take and give besides: see ServedTensor.
 SERVED_DTYPES = {**V2_DTYPES, "bfloat16": "BF16", "object": "BYTES"}
+NAME = re.compile(r"\w[\w.\-/:]*", re.ASCII)
+DIM = re.compile(r"[A-Za-z_]\w*")
+Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """numpy's name of a dtype; numpy itself puts it together anew each time."""
     return str(dtype.name)
-
-
-NAME = re.compile(r"\w[\w.\-/:]*", re.ASCII)
-DIM = re.compile(r"[A-Za-z_]\w*")
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 class SignatureMismatch(PenstockError):
@@ -89,6 +87,7 @@ class Tensor(BaseModel):
     """One input or output; `shape` holds sizes, or names of dynamic dimensions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    dtypes: ClassVar[Mapping[str, str]] = V2_DTYPES
     name: str
     dtype: str = "float32"
     shape: tuple[int | str, ...]
@@ -103,8 +102,8 @@ class Tensor(BaseModel):
     @field_validator("dtype")
     @classmethod
     def _known(cls, dtype: str) -> str:
-        if dtype not in V2_DTYPES:
-            raise ValueError(f"dtype {dtype!r} must be one of {', '.join(V2_DTYPES)}")
+        if dtype not in cls.dtypes:
+            raise ValueError(f"dtype {dtype!r} must be one of {', '.join(cls.dtypes)}")
         return dtype
 
     @field_validator("shape")
@@ -145,12 +144,7 @@ class Tensor(BaseModel):
 class ServedTensor(Tensor):
     """A tensor of a model that was not exported here, which may also be of text or of bfloat16."""
 
-    @field_validator("dtype")
-    @classmethod
-    def _known(cls, dtype: str) -> str:
-        if dtype not in SERVED_DTYPES:
-            raise ValueError(f"dtype {dtype!r} must be one of {', '.join(SERVED_DTYPES)}")
-        return dtype
+    dtypes: ClassVar[Mapping[str, str]] = SERVED_DTYPES
 
 
 class Signature(BaseModel):

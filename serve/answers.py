@@ -125,9 +125,7 @@ def _listed(name: str, array: NDArray[np.generic]) -> Any:
         return array.astype(np.float32).tolist()
     if array.dtype != object:
         return array.tolist()
-    texts = np.empty(array.shape, object)
-    texts.reshape(-1)[:] = replies.texts(name, array.reshape(-1))
-    return texts.tolist()
+    return np.array(replies.texts(name, array.reshape(-1)), object).reshape(array.shape).tolist()
 
 
 def _refuse_nan(outputs: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 import penstock
 from penstock.errors import PenstockError
 from penstock.serve import answers, bodies, control, openapi
-from penstock.serve.errors import RequestError, explained
+from penstock.serve.errors import RequestError
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.predict import Bounds
@@ -26,7 +26,7 @@ from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
-from penstock.serve.wire import Wire
+from penstock.serve.wire import Wire, refused
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -83,8 +83,8 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(error: Exception) -> Response:
-    status, message = explained(error)
-    return _reply({"error": message}, status, {"Retry-After": "1"} if status == 503 else None)
+    status, headers, content = refused(error)
+    return Response(content, status, headers)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -145,7 +145,7 @@ async def _counted(
 ) -> Response:
     """Answer, and count the answer, failures too; only declared models get a label of their own."""
     started = time.perf_counter()
-    label = name if name in repository.models else ""
+    label = repository.label(name)
     try:
         response = await work()
     except ClientDisconnect:

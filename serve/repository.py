@@ -57,6 +57,10 @@ class Repository:
         ]
         return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
 
+    def label(self, name: str) -> str:
+        """What a request for that name is counted under: no label of its own for whatever a client makes up."""
+        return name if name in self.models else ""
+
     def find(self, name: str, version: str | None = None) -> Model:
         """The model of that name, and of that version if one is named.
 

@@ -128,7 +128,7 @@ def _beside(service: Any, repository: Repository, metrics: Metrics, address: str
 
     async def start() -> Callable[[float], Awaitable[None]]:
         def counted(name: str, status: int, seconds: float) -> None:
-            metrics.answered(name if name in repository.models else "", status, seconds)
+            metrics.answered(repository.label(name), status, seconds)
 
         stop: Callable[[float], Awaitable[None]] = await rpc.start(
             service, repository, counted, address, bounds.max_body_bytes

@@ -55,9 +55,7 @@ class Part:
         held = bytearray(self.byte_size)
         got = os.preadv(self.region.file.fileno(), [held], self.region.offset + self.offset) if held else 0
         if got != self.byte_size:
-            raise RequestError(
-                f"shared memory region {self.region.name!r} has become shorter than it was when it was registered"
-            )
+            raise self._shorter()
         return memoryview(held)
 
     def write(self, data: memoryview | bytes, output: str) -> None:
@@ -70,11 +68,14 @@ class Part:
             raise RequestError(f"output {output!r} has {len(data)} bytes; shared_memory_byte_size is {self.byte_size}")
         start, number = self.region.offset + self.offset, self.region.file.fileno()
         if os.fstat(number).st_size < start + len(data):  # writing would make it longer again, behind its owner's back
-            raise RequestError(
-                f"shared memory region {self.region.name!r} has become shorter than it was when it was registered"
-            )
+            raise self._shorter()
         if os.pwrite(number, data, start) != len(data):
             raise RequestError(f"shared memory region {self.region.name!r} has no room for output {output!r}", 503)
+
+    def _shorter(self) -> RequestError:
+        return RequestError(
+            f"shared memory region {self.region.name!r} has become shorter than it was when it was registered"
+        )
 
 
 @dataclass

@@ -139,9 +139,7 @@ def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.gene
 def _encoded(field: str, flat: list[str]) -> NDArray[np.generic]:
     if len(flat) > _MOST_TEXTS:
         raise RequestError(f"{field} has {len(flat)} strings; at most {_MOST_TEXTS} are taken")
-    array = np.empty(len(flat), object)
     try:
-        array[:] = [text.encode() for text in flat]
+        return np.array([text.encode() for text in flat], object)
     except UnicodeEncodeError:
         raise RequestError(f"{field} holds half of a surrogate pair, which is no text") from None
-    return array

@@ -65,8 +65,7 @@ class Wire:
             status, headers, content = 499, {}, b""
         except Exception as error:
             status, headers, content = refused(error)
-        label = named[0] if named[0] in self._repository.models else ""
-        self._metrics.answered(label, status, time.perf_counter() - started)
+        self._metrics.answered(self._repository.label(named[0]), status, time.perf_counter() - started)
         listed = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
         listed.append((b"content-length", str(len(content)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": listed})
