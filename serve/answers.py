@@ -81,8 +81,8 @@ async def encode(
     """
     if form == BINARY:
         call = InferRequest({}, dict.fromkeys(outputs, Wanted(binary=True)), None, None, 0)
-        content, headers = replies.encode(model.name, model.version, call, outputs)
-        return content, {**headers, "Server-Timing": header(times.stages_ms())}
+        parts, headers = replies.encode(model.name, model.version, call, outputs)
+        return b"".join(parts), {**headers, "Server-Timing": header(times.stages_ms())}
     if form == PNG:
         content = await asyncio.to_thread(_only_map, model, outputs)
         return content, {"Content-Type": PNG, "Server-Timing": header(times.stages_ms())}

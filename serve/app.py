@@ -26,7 +26,7 @@ from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
-from penstock.serve.wire import Wire, refused
+from penstock.serve.wire import Infer, Wire, refused
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -75,7 +75,7 @@ def create_app(
     _add_predict(app, repository, metrics, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository)  # type: ignore[method-assign]
-    return Wire(app, repository, metrics, regions, tracer, bounds.max_body_bytes)
+    return Wire(app, Infer(repository, metrics, regions, tracer, bounds.max_body_bytes))
 
 
 def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -83,8 +83,8 @@ def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(error: Exception) -> Response:
-    status, headers, content = refused(error)
-    return Response(content, status, headers)
+    status, headers, parts = refused(error)
+    return Response(b"".join(parts), status, headers)
 
 
 def _add_errors(app: FastAPI) -> None:

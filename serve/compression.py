@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import zlib
+from typing import TypeVar
+
+from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
 
+Body = TypeVar("Body", bound=Buffer)
 _WINDOW = {"gzip": 31, "deflate": 15}
 # Fast, and most of what there is to win on numbers.
 _LEVEL = 1
 
 
-def inflate(body: bytes, coding: str, most: int) -> bytes:
+def inflate(body: Body, coding: str, most: int) -> Body | bytes:
     """The body as it was before its Content-Encoding.
 
     Raises:

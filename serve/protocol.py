@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
 from penstock.serve.sharedmemory import NO_REGIONS, Part, Regions
@@ -49,7 +50,9 @@ class InferRequest:
     priority: int
 
 
-def decode(body: bytes, header_length: str | None, signature: Signature, regions: Regions = NO_REGIONS) -> InferRequest:
+def decode(
+    body: Buffer, header_length: str | None, signature: Signature, regions: Regions = NO_REGIONS
+) -> InferRequest:
     """Decode an infer request.
 
     Args:
@@ -149,13 +152,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def _split(body: bytes, header_length: str | None) -> tuple[memoryview, memoryview]:
+def _split(body: Buffer, header_length: str | None) -> tuple[memoryview, memoryview]:
     view = memoryview(body)
     if header_length is None:
         return view, view[len(view) :]
     digits = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
-    if not digits or int(header_length) > len(body):
-        raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(body)}")
+    if not digits or int(header_length) > len(view):
+        raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(view)}")
     length = int(header_length)
     return view[:length], view[length:]
 

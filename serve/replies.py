@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
 from penstock.serve.protocol import HEADER_LENGTH, InferRequest, Wanted
@@ -19,8 +20,8 @@ from penstock.signature import SERVED_DTYPES, Signature, Tensor, dtype_name
 
 def encode(
     name: str, version: int, request: InferRequest, answer: dict[str, Any], labels: Sequence[str] | None = None
-) -> tuple[bytes, dict[str, str]]:
-    """The body and headers of an infer response: JSON, with the outputs that were asked for in binary behind it.
+) -> tuple[list[Buffer], dict[str, str]]:
+    """The body, in parts, and the headers of an infer response: JSON, and behind it what was asked for in binary.
 
     Args:
         name: the model's.
@@ -33,7 +34,7 @@ def encode(
         RequestError: classes are asked of an output that has none.
     """
     listed: list[dict[str, Any]] = []
-    tail: list[Any] = []
+    tail: list[Buffer] = []
     for key, wanted in request.outputs.items():
         entry, binary = output(key, answer[key], wanted, labels)
         listed.append(entry)
@@ -44,9 +45,9 @@ def encode(
         content["id"] = request.id
     text = _json(content, listed)
     if not tail:
-        return text, {"Content-Type": "application/json"}
+        return [text], {"Content-Type": "application/json"}
     headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
-    return b"".join([text, *tail]), headers
+    return [text, *tail], headers
 
 
 def output(

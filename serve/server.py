@@ -16,6 +16,7 @@ import uvicorn
 
 from penstock.errors import PenstockError
 from penstock.serve.app import Beside, create_app
+from penstock.serve.connection import Connections
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
@@ -62,8 +63,10 @@ def serve(
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer)
             beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
+        app = create_app(repository, metrics, bounds, beside, regions, tracer)
         config = uvicorn.Config(
-            create_app(repository, metrics, bounds, beside, regions, tracer),
+            app,
+            http=Connections(app.infer, bounds.max_body_bytes),  # type: ignore[arg-type] # called, as a class would be
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+from typing_extensions import Buffer
 
 from penstock.serve import compression, protocol, replies
 from penstock.serve.errors import RequestError, explained
@@ -21,64 +22,75 @@ from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
 
-Answer = tuple[int, dict[str, str], bytes]
+_HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
+Answer = tuple[int, dict[str, str], Sequence[Buffer]]
 
 
 class Gone(Exception):
     """The client went away before its request was whole."""
 
 
-class Wire:
-    """An ASGI application that answers infer requests, in front of another that answers everything else.
+class Infer:
+    """Answers infer requests, whatever protocol of HTTP's they came by.
 
     Args:
-        app: what answers the rest.
         repository: the models.
         metrics: told of each answer.
         regions: of shared memory.
         tracer: told of each request that was answered.
-        most_bytes: the largest body taken.
+        most_bytes: the largest body taken, and the most that one inflates to.
     """
 
     def __init__(
-        self, app: Any, repository: Repository, metrics: Metrics, regions: Regions, tracer: Tracer, most_bytes: int
+        self, repository: Repository, metrics: Metrics, regions: Regions, tracer: Tracer, most_bytes: int
     ) -> None:
-        self._app = app
+        self.most_bytes = most_bytes
         self._repository = repository
         self._metrics = metrics
         self._regions = regions
         self._tracer = tracer
-        self._most_bytes = most_bytes
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        named = _named(scope)
-        if named is None:
-            await self._app(scope, receive, send)
-            return
-        started = time.perf_counter()
+    def check(self, name: str, version: str | None) -> None:
+        """See that a model is served, before its request is received.
+
+        Raises:
+            RequestError: it is not.
+        """
+        self._repository.find(name, version)
+
+    def count(self, name: str, status: int, started: float) -> None:
+        """Count an answer to a request that came at `started`, of `time.perf_counter`."""
+        self._metrics.answered(self._repository.label(name), status, time.perf_counter() - started)
+
+    async def answer(self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer) -> Answer:
+        """Status, headers and body of the answer to a whole request; what cannot be answered is told in it.
+
+        Args:
+            name: the model's.
+            version: the one that is asked for, if any is.
+            headers: by their names in lower case.
+            body: as it came, deflated perhaps.
+        """
+        times, status = Times(), 499  # where the client goes away
         try:
-            if scope["method"] != "POST":
-                raise RequestError(f"method {scope['method']} is not taken at {scope['path']!r}; POST is", 405)
-            within = bounded(receive, scope["headers"], self._most_bytes)
-            status, headers, content = await self._answer(*named, dict(scope["headers"]), within)
-        except Gone:
-            status, headers, content = 499, {}, b""
+            found = await self._answer(name, version, headers, body, times)
+            status = found[0]
+            return found
         except Exception as error:
-            status, headers, content = refused(error)
-        self._metrics.answered(self._repository.label(named[0]), status, time.perf_counter() - started)
-        listed = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
-        listed.append((b"content-length", str(len(content)).encode()))
-        await send({"type": "http.response.start", "status": status, "headers": listed})
-        await send({"type": "http.response.body", "body": content})
+            found = refused(error)
+            status = found[0]
+            return found
+        finally:
+            self.count(name, status, times.started)
 
-    async def _answer(self, name: str, version: str | None, headers: Mapping[bytes, bytes], receive: Receive) -> Answer:
-        times = Times()
+    async def _answer(
+        self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer, times: Times
+    ) -> Answer:
         model = self._repository.find(name, version)
-        body = await received(receive)
         if (coding := headers.get(b"content-encoding", b"identity")) != b"identity":
             # Inflating takes milliseconds that others should not wait for.
-            body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self._most_bytes)
-        length = headers.get(protocol.HEADER_LENGTH.lower().encode())
+            body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
+        length = headers.get(_HEADER_LENGTH)
         call = protocol.decode(
             body, None if length is None else length.decode("latin-1"), model.signature, self._regions
         )
@@ -86,10 +98,46 @@ class Wire:
         content, said = replies.encode(name, model.version, call, answer, model.labels)
         accepted = headers.get(b"accept-encoding", b"").decode("latin-1")
         if (coded := compression.wanted(accepted)) is not None:
-            content = await asyncio.to_thread(compression.deflated, content, coded)
+            content = [await asyncio.to_thread(compression.deflated, b"".join(content), coded)]
             said["Content-Encoding"] = coded
         self._tracer.answered(name, model.version, call.id, times)
         return 200, said, content
+
+
+class Wire:
+    """An ASGI application that answers infer requests, in front of another that answers everything else."""
+
+    def __init__(self, app: Any, infer: Infer) -> None:
+        self.infer = infer
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        found = named(scope["path"]) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        status, headers, parts = await self._answer(*found, scope, receive)
+        listed = [(key.lower().encode(), value.encode()) for key, value in headers.items()]
+        content = b"".join(parts)
+        listed.append((b"content-length", str(len(content)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": listed})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _answer(self, name: str, version: str | None, scope: Any, receive: Receive) -> Answer:
+        started = time.perf_counter()
+        try:
+            if scope["method"] != "POST":
+                raise RequestError(f"method {scope['method']} is not taken at {scope['path']!r}; POST is", 405)
+            self.infer.check(name, version)
+            body = await received(bounded(receive, scope["headers"], self.infer.most_bytes))
+        except Gone:
+            self.infer.count(name, 499, started)
+            return 499, {}, []
+        except Exception as error:
+            found = refused(error)
+            self.infer.count(name, found[0], started)
+            return found
+        return await self.infer.answer(name, version, dict(scope["headers"]), body)
 
 
 def refused(error: Exception) -> Answer:
@@ -100,14 +148,12 @@ def refused(error: Exception) -> Answer:
         headers["Retry-After"] = "1"
     if status == 405:
         headers["Allow"] = "POST"
-    return status, headers, orjson.dumps({"error": message})
+    return status, headers, [orjson.dumps({"error": message})]
 
 
-def _named(scope: Any) -> tuple[str, str | None] | None:
-    """The model and version that an infer request names; None for any other request."""
-    if scope["type"] != "http":
-        return None
-    match scope["path"].split("/"):
+def named(path: str) -> tuple[str, str | None] | None:
+    """The model and version that an infer request's path names; None for any other path."""
+    match path.split("/"):
         case ["", "v2", "models", name, "infer"]:
             return name, None
         case ["", "v2", "models", name, "versions", version, "infer"]:

@@ -44,6 +44,10 @@ def fake_model() -> Model:
 MODEL = fake_model()
 
 
+def joined(encoded: tuple[list[Any], dict[str, str]]) -> tuple[bytes, dict[str, str]]:
+    return b"".join(encoded[0]), encoded[1]
+
+
 def respond(body: bytes, header_length: str | None = None, model: Model | None = None) -> tuple[bytes, dict[str, str]]:
     """All that the infer route does, without HTTP."""
     model = model or MODEL
@@ -51,7 +55,7 @@ def respond(body: bytes, header_length: str | None = None, model: Model | None =
     async def work() -> tuple[bytes, dict[str, str]]:
         request = protocol.decode(body, header_length, model.signature)
         answer = await model.infer(request.inputs, timeout_s=request.timeout_s, priority=request.priority)
-        return replies.encode(model.name, model.version, request, answer)
+        return joined(replies.encode(model.name, model.version, request, answer))
 
     return asyncio.run(work())
 
@@ -246,7 +250,7 @@ def test_every_value_of_every_dtype_is_sent_as_it_was_answered(dtype: str, binar
     @given(arrays(dtype, finite=not binary))
     def check(array: Any) -> None:
         request = InferRequest({}, {"y": Wanted(binary)}, None, None, 0)
-        body, headers = replies.encode("m", 1, request, {"y": array})
+        body, headers = joined(replies.encode("m", 1, request, {"y": array}))
         length = int(headers.get(protocol.HEADER_LENGTH, len(body)))
         output = json.loads(body[:length])["outputs"][0]
         assert output["datatype"] == V2_DTYPES[dtype]
@@ -262,7 +266,9 @@ def test_every_value_of_every_dtype_is_sent_as_it_was_answered(dtype: str, binar
 
 def test_an_output_that_is_not_contiguous_is_sent_in_row_major_order() -> None:
     array = np.arange(6, dtype=np.int32).reshape(2, 3).T
-    body, headers = replies.encode("m", 1, InferRequest({}, {"y": Wanted(binary=True)}, None, None, 0), {"y": array})
+    body, headers = joined(
+        replies.encode("m", 1, InferRequest({}, {"y": Wanted(binary=True)}, None, None, 0), {"y": array})
+    )
     assert body[int(headers[protocol.HEADER_LENGTH]) :] == np.ascontiguousarray(array).tobytes()
 
 
@@ -645,7 +651,7 @@ def test_an_input_with_both_data_and_binary_data_is_refused() -> None:
 
 def test_numbers_that_are_none_are_sent_as_the_clients_read_them() -> None:
     request = InferRequest({}, {"total": Wanted()}, None, None, 0)
-    body, _ = replies.encode("m", 1, request, {"total": np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)})
+    (body,), _ = replies.encode("m", 1, request, {"total": np.array([np.nan, np.inf, -np.inf, 1.5], np.float32)})
     assert b'"data":[NaN,Infinity,-Infinity,1.5]' in body
     assert json.loads(body)["outputs"][0]["data"][1:] == [np.inf, -np.inf, 1.5]
 

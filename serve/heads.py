@@ -1,0 +1,80 @@
+"""Heads of HTTP requests: what stands before the body of those that are answered on the shortest road."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import httptools
+
+from penstock.serve import protocol
+from penstock.serve.wire import named
+
+_KEPT = 2048
+_HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands before the body of an infer request."""
+
+    name: str
+    version: str | None
+    headers: Mapping[bytes, bytes]
+    length: int
+    keep_alive: bool
+
+    @property
+    def json_length(self) -> int:
+        """How much of the body is JSON, if that is said."""
+        text = self.headers.get(_HEADER_LENGTH, b"")
+        return min(self.length, int(text)) if text.isdigit() and len(text) <= 18 else 0
+
+
+class _Reader:
+    """Takes what the parser finds in a head; `plain` once it is whole, and its body comes as it is."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.plain = self.keep_alive = False
+        self.parser = httptools.HttpRequestParser(self)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        parser = self.parser  # which tells this of a request only until it ends
+        self.keep_alive = parser.should_keep_alive()
+        posted = parser.get_method() == b"POST" and parser.get_http_version() == "1.1" and not parser.should_upgrade()
+        self.plain = posted and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
+
+
+def read_head(text: bytes) -> Head | None:
+    """The head of an infer request; None for any other, and for one that only a whole HTTP server should judge."""
+    return _read_kept(text) if len(text) <= _KEPT else _read(text)
+
+
+def _read(text: bytes) -> Head | None:
+    reader = _Reader()
+    try:
+        reader.parser.feed_data(text)
+        path = httptools.parse_url(reader.url).path if reader.plain else b""
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    finally:
+        del reader.parser  # they hold each other
+    found = named(unquote(path.decode("latin-1")))
+    length = reader.headers.get(b"content-length", b"0")
+    if found is None or not length.isdigit() or len(length) > 18:
+        return None
+    return Head(*found, reader.headers, int(length), reader.keep_alive)
+
+
+# A client's requests for one model have one head, byte for byte.
+_read_kept = functools.lru_cache(256)(_read)

@@ -1,0 +1,377 @@
+"""A client's connection: what is answered on it, in which order, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import itertools
+import json
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.serve.connection import Connection, Connections
+from tests.serve.conftest import Server, StartServer
+
+# Turns of the slow model that take about a second.
+LONG = 5000
+HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+def infer(id: str, model: str = "pair", rows: int = 1, *headers: str, binary: bool = True) -> bytes:
+    """An infer request whose ids add up to `rows` times three."""
+    ids, weight = np.ones((rows, 3), np.int64), np.zeros(rows, np.float32)
+    if binary:
+        tensors = [
+            {
+                "name": name,
+                "shape": list(array.shape),
+                "datatype": kind,
+                "parameters": {"binary_data_size": array.nbytes},
+            }
+            for name, array, kind in (("ids", ids, "INT64"), ("weight", weight, "FP32"))
+        ]
+        tail = ids.tobytes() + weight.tobytes()
+    else:
+        tensors = [
+            {"name": "ids", "shape": [rows, 3], "datatype": "INT64", "data": ids.tolist()},
+            {"name": "weight", "shape": [rows], "datatype": "FP32", "data": weight.tolist()},
+        ]
+        tail = b""
+    text = json.dumps({"id": id, "inputs": tensors, "outputs": [{"name": "total"}]}).encode()
+    said = [f"Inference-Header-Content-Length: {len(text)}"] if binary else []
+    return post(model, text + tail, *said, *headers)
+
+
+def post(model: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST /v2/models/{model}/infer HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@contextmanager
+def connected(server: Server) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as held:
+        yield held
+
+
+class _Kept:
+    """What http.client reads answers from, several from one stream."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        self._stream.close = lambda: None  # type: ignore[method-assign]
+        return self._stream
+
+
+def read(stream: Any) -> tuple[int, Any]:
+    """The next answer's status and JSON."""
+    response = http.client.HTTPResponse(_Kept(stream))  # type: ignore[arg-type]
+    response.begin()
+    return response.status, json.loads(response.read())
+
+
+def answers(held: socket.socket, count: int) -> list[tuple[int, str]]:
+    """The next answers: their status, and their id or else what field they have."""
+    stream = held.makefile("rb")
+    found = [read(stream) for _ in range(count)]
+    return [(status, content.get("id", next(iter(content)))) for status, content in found]
+
+
+def test_requests_of_all_kinds_take_turns_on_one_connection(server: Server) -> None:
+    with connected(server) as held:
+        for number in range(3):
+            held.sendall(infer(str(number)))
+            assert answers(held, 1) == [(200, str(number))]
+            held.sendall(HEALTH)
+            assert answers(held, 1) == [(200, "live")]
+
+
+@pytest.mark.parametrize(
+    "order", ["iii", "ihi", "hii", "hhi", "ihh", "ici", "cii", "iei"], ids=lambda order: f"order {order}"
+)
+def test_requests_sent_ahead_are_answered_in_their_order(server: Server, order: str) -> None:
+    kinds: dict[str, Any] = {
+        "i": lambda id: (infer(id), (200, id)),
+        "h": lambda id: (HEALTH, (200, "live")),
+        "c": lambda id: (chunked(infer(id, binary=False)), (200, id)),
+        "e": lambda id: (infer(id, "none"), (404, "error")),
+    }
+    made = [kinds[kind](f"{number}") for number, kind in enumerate(order)]
+    with connected(server) as held:
+        held.sendall(b"".join(request for request, _ in made))
+        assert answers(held, len(order)) == [answer for _, answer in made]
+
+
+def chunked(request: bytes) -> bytes:
+    """The same request with its body in chunks."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
+    parts = [body[:7], body[7:]]
+    told = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    return b"\r\n".join([*lines, b"Transfer-Encoding: chunked"]) + b"\r\n\r\n" + told
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(0, 1500), max_size=12))
+def test_however_the_bytes_come_in_the_answers_are_the_same(server: Server, cuts: list[int]) -> None:
+    stream = b"".join([infer("a"), HEALTH, infer("b", rows=4), infer("c", binary=False), HEALTH, infer("d")])
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    with connected(server) as held:
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start, end in itertools.pairwise(edges):
+            held.sendall(stream[start:end])
+        live = (200, "live")
+        assert answers(held, 6) == [(200, "a"), live, (200, "b"), (200, "c"), live, (200, "d")]
+
+
+def test_a_request_that_comes_a_byte_at_a_time_is_answered(server: Server) -> None:
+    with connected(server) as held:
+        held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in infer("slow"):
+            held.sendall(bytes([byte]))
+        assert answers(held, 1) == [(200, "slow")]
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(server: Server) -> None:
+    request = infer("patient", "pair", 1, "Expect: 100-continue")
+    head, _, body = request.partition(b"\r\n\r\n")
+    with connected(server) as held:
+        held.sendall(head + b"\r\n\r\n")
+        assert held.recv(100).startswith(b"HTTP/1.1 100 ")
+        held.sendall(body)
+        assert answers(held, 1) == [(200, "patient")]
+
+
+@pytest.mark.parametrize(
+    "last", [infer("end", "pair", 1, "Connection: close"), infer("end", "none", 1, "Connection: close")]
+)
+def test_a_connection_that_is_to_end_ends_with_its_answer(server: Server, last: bytes) -> None:
+    with connected(server) as held:
+        held.sendall(infer("first") + last + infer("never"))
+        content = held.makefile("rb").read()
+    assert content.count(b"HTTP/1.1 ") == 2
+    assert b"connection: close\r\n" in content
+    assert b"never" not in content
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_sent(narrow_server: Server) -> None:
+    with connected(narrow_server) as held:
+        held.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n")
+        status, content = read(held.makefile("rb"))
+    assert (status, "over the limit" in content["error"]) == (413, True)
+
+
+@pytest.mark.parametrize(
+    "noise", [b"\x00\x01\x02\r\n\r\n", b"POST /v2/models/m/infer HTTP/9.9.9\r\n\r\n", b"A" * 200_000]
+)
+def test_noise_is_refused_and_the_next_client_served(server: Server, noise: bytes) -> None:
+    with connected(server) as held:
+        try:
+            held.sendall(noise)
+            assert held.recv(100).startswith(b"HTTP/1.1 400 ")
+        except ConnectionError:
+            pass  # refused before all of it was sent
+    with connected(server) as held:
+        held.sendall(infer("after"))
+        assert answers(held, 1) == [(200, "after")]
+
+
+def ended(held: socket.socket, noise: bytes) -> bool:
+    """Whether the server ends the connection over so much noise."""
+    try:
+        for _ in range(2000):
+            held.sendall(noise)
+            if select.select([held], [], [], 0)[0] and not held.recv(1):
+                return True
+    except ConnectionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("path", ["POST /v2/models/pair/infer", "GET /v2"])
+def test_a_head_without_an_end_is_not_kept_without_end(server: Server, path: str) -> None:
+    with connected(server) as held:
+        held.sendall(f"{path} HTTP/1.1\r\nX: ".encode())
+        assert ended(held, b"x" * 65_536)
+    assert server.ask("GET", "/v2/health/live").status == 200
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Server:
+    """A server of `same`, which gives back what it is given."""
+    onnx = pytest.importorskip("onnx")
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "n"]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", values[:1], values[1:])
+    path = tmp_path_factory.mktemp("echo") / "same.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return start_server(path)
+
+
+def same(array: Any, id: str = "x") -> bytes:
+    entry = {"name": "x", "shape": array.shape, "datatype": "FP32", "parameters": {"binary_data_size": array.nbytes}}
+    text = json.dumps({"id": id, "inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    return post("same", text + array.tobytes(), f"Inference-Header-Content-Length: {len(text)}")
+
+
+def read_same(stream: Any) -> Any:
+    response = http.client.HTTPResponse(_Kept(stream))  # type: ignore[arg-type]
+    response.begin()
+    body, length = response.read(), int(response.headers["Inference-Header-Content-Length"])
+    shape = json.loads(body[:length])["outputs"][0]["shape"]
+    return np.frombuffer(body[length:], np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize("size", [1, 5, 4000, 16_384, 65_536])
+def test_arrays_of_every_size_come_back_as_they_were(echo: Server, size: int) -> None:
+    array = np.random.default_rng(size).random((3, size), np.float32)
+    with connected(echo) as held:
+        held.sendall(same(array) + same(array[:1]))
+        stream = held.makefile("rb")
+        assert np.array_equal(read_same(stream), array)
+        assert np.array_equal(read_same(stream), array[:1])
+
+
+def test_a_client_that_reads_late_gets_all_its_answers(echo: Server) -> None:
+    arrays = [np.full((8, 65_536), number, np.float32) for number in range(12)]  # 2 MB each, there and back
+    with connected(echo) as held:
+        held.setblocking(False)
+        left = memoryview(b"".join(same(array) for array in arrays))
+        read = bytearray()
+        while left:  # nothing is read while anything can be sent
+            _, writable, _ = select.select([], [held], [], 1)
+            if not writable:
+                read += held.recv(1 << 20)
+                continue
+            left = left[held.send(left) :]
+        held.setblocking(True)
+        stream = io.BufferedReader(_Rest(bytes(read), held), 1 << 16)
+        for array in arrays:
+            assert np.array_equal(read_same(stream), array)
+
+
+class _Rest(io.RawIOBase):
+    """What was read already, and then what a socket has."""
+
+    def __init__(self, first: bytes, held: socket.socket) -> None:
+        self._first, self._held = first, held
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._first:
+            return self._held.recv_into(buffer)
+        count = min(len(buffer), len(self._first))
+        buffer[:count], self._first = self._first[:count], self._first[count:]
+        return count
+
+
+def test_the_work_of_a_client_that_went_away_is_dropped(narrow_server: Server) -> None:
+    """One that runs cannot be stopped; the one that waits behind it is never begun."""
+    started = narrow_server.metric('penstock_batch_rows_count{model="slow",version="1"}')
+
+    def turns(count: int) -> bytes:
+        entry = {"name": "turns", "shape": [1], "datatype": "INT64", "data": [count]}
+        return post("slow", json.dumps({"inputs": [entry]}).encode())
+
+    with connected(narrow_server) as first:
+        first.sendall(turns(LONG))
+        time.sleep(0.1)
+        with connected(narrow_server) as second:
+            second.sendall(turns(1))
+            narrow_server.wait_for_metric('penstock_pending_rows{model="slow",version="1"}', 1)
+        narrow_server.wait_for_metric('penstock_pending_rows{model="slow",version="1"}', 0)
+        assert answers(first, 1)[0][0] == 200
+    assert narrow_server.metric('penstock_batch_rows_count{model="slow",version="1"}') == started + 1
+    assert narrow_server.metric('penstock_requests_total{code="499",model="slow"}') >= 1
+
+
+class _Transport:
+    """A transport that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.closed, self.sent = False, b""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+
+def receive(connection: Connection, data: bytes) -> None:
+    room = connection.get_buffer(-1)
+    room[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def alone(infer: Any, keep_alive_s: float = 60) -> tuple[Connection, _Transport]:
+    state = SimpleNamespace(connections=set(), tasks=set(), default_headers=[], total_requests=0)
+    config = SimpleNamespace(timeout_keep_alive=keep_alive_s)
+    connection, transport = Connections(infer, 1000)(config, state, None), _Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+    async def scenario() -> list[bool]:
+        over = asyncio.Event()
+
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                await over.wait()
+                return 200, {}, [b"done"]
+
+        (idle, idle_end), (busy, busy_end) = alone(Infer(), 0.05), alone(Infer(), 0.05)
+        receive(busy, post("m", b"{}"))
+        await asyncio.sleep(0.2)
+        first = [idle_end.closed, busy_end.closed]
+        over.set()
+        await asyncio.sleep(0.02)
+        assert busy_end.sent.endswith(b"done")
+        again = busy_end.closed
+        await asyncio.sleep(0.2)
+        for connection in (idle, busy):
+            connection.connection_lost(None)
+        return [*first, again, busy_end.closed]
+
+    assert asyncio.run(scenario()) == [True, False, False, True]
+
+
+def test_a_server_that_stops_closes_idle_connections_and_lets_a_request_end() -> None:
+    async def scenario() -> None:
+        over = asyncio.Event()
+
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                await over.wait()
+                return 200, {}, [b"done"]
+
+        (idle, idle_end), (busy, busy_end) = alone(Infer()), alone(Infer())
+        receive(busy, post("m", b"{}") + post("m", b"{}"))
+        idle.shutdown()
+        busy.shutdown()
+        assert (idle_end.closed, busy_end.closed) == (True, False)
+        over.set()
+        await asyncio.sleep(0.02)
+        assert busy_end.closed
+        assert busy_end.sent.count(b"connection: close") == busy_end.sent.count(b"done") == 1
+        for connection in (idle, busy):
+            connection.connection_lost(None)
+
+    asyncio.run(scenario())
