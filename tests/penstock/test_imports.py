@@ -18,6 +18,8 @@ HEAVY = (
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
     "onnxslim",
 )  # fmt: skip
+# The one place that calls every stage.
+COMMANDS = ("penstock.commands.",)
 # Modules (or whole stages, ending in a dot) that are about a package, and so may import it at module level.
 AT_MODULE_LEVEL = {
     "torch": (
@@ -46,6 +48,10 @@ TORCH_FREE = (
     "penstock.artifact",
     "penstock.buckets",
     "penstock.client.",
+    "penstock.commands",
+    "penstock.commands.serving",
+    "penstock.commands.stages",
+    "penstock.commands.terminal",
     "penstock.contexts",
     "penstock.cuda",
     "penstock.datasets",
@@ -130,7 +136,7 @@ def _walk(node: ast.AST, top: bool) -> Iterator[Import]:
                 yield from (Import(f"{base}.{alias.name}", child.lineno, top) for alias in child.names)
         elif isinstance(child, ast.Call) and child.args and isinstance(child.args[0], ast.Constant):
             name = ast.unparse(child.func).rpartition(".")[2]
-            if name in ("require", "import_module", "__import__"):
+            if name in ("require", "import_module", "__import__", "import_stage"):
                 yield Import(str(child.args[0].value), child.lineno, top)
         inner = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         yield from _walk(child, top and not inner)
@@ -149,11 +155,15 @@ def stage_of(name: str) -> str | None:
 
 SOURCES = sources()
 each_module = pytest.mark.parametrize("name", sorted(SOURCES))
+each_module_but_commands = pytest.mark.parametrize(
+    "name", sorted(name for name in SOURCES if not within(name, COMMANDS))
+)
 
 
 def test_the_modules_are_found() -> None:
     assert {"penstock", "penstock.cli", "penstock.signature", "penstock.runtimes.torch"} <= SOURCES.keys()
     assert {"penstock.inspection", "penstock.inspection.findings"} <= SOURCES.keys()
+    assert {"penstock.commands", "penstock.commands.serving"} <= SOURCES.keys()
     assert {f"penstock.{stage}" for stage in STAGES} <= SOURCES.keys()
     assert "penstock.export.formats.onnx" in SOURCES
 
@@ -163,6 +173,7 @@ def test_every_kind_of_import_is_seen(tmp_path: Path) -> None:
     code.write_text(
         "import torch\nfrom onnx import save\nfrom . import near\nif TYPE_CHECKING:\n    import PIL\n"
         "def f():\n    import sklearn.svm\n    require('modelopt.onnx', 'export', 'x')\n"
+        "    import_stage('penstock.serve.model', 'serve').load()\n"
         "class C:\n    import fastapi\n"
     )
     assert {(item.target, item.top) for item in imports(code)} == {
@@ -172,6 +183,7 @@ def test_every_kind_of_import_is_seen(tmp_path: Path) -> None:
         (".", True),
         ("sklearn.svm", False),
         ("modelopt.onnx", False),
+        ("penstock.serve.model", False),
         ("fastapi", True),
     }
 
@@ -183,12 +195,18 @@ def test_code_imports_penstock_by_its_absolute_name(name: str) -> None:
         assert item.target.split(".")[0] not in STAGES, f"{name}:{item.line} imports {item.target} past penstock"
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES.keys() - {"penstock.cli"}))  # which calls every stage
+@each_module_but_commands
 def test_no_module_imports_a_stage_that_is_not_its_own(name: str) -> None:
     own = stage_of(name)
     for item in imports(SOURCES[name]):
         other = stage_of(item.target)
         assert other is None or other == own, f"{name}:{item.line} imports {item.target}"
+
+
+@each_module_but_commands
+def test_the_commands_are_no_way_round_to_a_stage(name: str) -> None:
+    for item in imports(SOURCES[name]):
+        assert name == "penstock.cli" or not within(item.target, COMMANDS), f"{name}:{item.line}: {item.target}"
 
 
 @each_module
@@ -230,6 +248,6 @@ def test_an_onnx_artifact_runs_without_torch(repository: Path) -> None:
 
 
 def test_importing_all_that_serves_loads_no_heavy_package_but_its_own() -> None:
-    told = ("penstock.cli", "penstock.inspection", "penstock.inspection.", "penstock.zoo")
+    told = ("penstock.cli", *COMMANDS, "penstock.inspection", "penstock.inspection.", "penstock.zoo")
     names = sorted(name for name in SOURCES if within(name, (*TORCH_FREE, *told)))
     assert loaded_by("".join(f"import {name}\n" for name in names)) <= {"fastapi"}

@@ -1,0 +1,77 @@
+"""Checkpoints: the options that say what a file leaves open, and what they say together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock import options
+from penstock.commands.stages import import_stage
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Architecture: torchvision:resnet18, timm:NAME, transformers:FOLDER, pkg.nets:Net or ./net.py:Net."
+    ),
+]
+ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An input, image:float32[batch,3,224,224], where the file or library names none; may be repeated."
+    ),
+]
+EmaOption = Annotated[
+    bool | None,
+    typer.Option("--ema/--no-ema", help="Averaged or plain weights; default: averaged where there are any."),
+]
+KeyOption = Annotated[
+    str | None, typer.Option(help="Where in the file the weights are: generator, or checkpoint.model.")
+]
+PrefixOption = Annotated[
+    str | None, typer.Option(help="Take only the tensors whose names begin so, and strip it: 'model.', with its dot.")
+]
+PartialOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Tensors (a name, or a pattern as head.*) that may stay at their initial value; may be repeated."
+    ),
+]
+PickleOption = Annotated[
+    bool, typer.Option("--allow-pickle", help="Run the code that the file holds, after listing what it imports.")
+]
+
+
+def override(
+    model: str | None,
+    model_args: list[str] | None,
+    inputs: list[str] | None,
+    dims: list[str] | None = None,
+    batch: str | None = None,
+    *,
+    ranges: list[str] | None = None,
+    keep: list[str] | None = None,
+    choice: Any,
+    allow_pickle: bool,
+) -> Any:
+    """What the options say of a checkpoint that does not say it itself."""
+    arguments = import_stage("penstock.architecture", "export").parse_arguments(model_args or [])
+    return import_stage("penstock.checkpoint", "export").Override(
+        model=model,
+        model_args=arguments,
+        inputs=tuple(inputs or []),
+        dims=options.size_ranges(dims or []),
+        batch=None if batch is None else options.size_range(batch, "--batch"),
+        ranges=options.value_ranges(ranges or []),
+        keep=tuple(keep or []),
+        choice=choice,
+        allow_pickle=allow_pickle,
+    )
+
+
+def choice(ema: bool | None, key: str | None, prefix: str | None, partial: list[str] | None) -> Any:
+    """Which of a file's tensors are wanted."""
+    return import_stage("penstock.state", "export").Choice(
+        ema=ema, key=key, prefix=prefix, partial=tuple(partial or [])
+    )

@@ -1,0 +1,167 @@
+"""Serving: serve, predict, health, check, which run where there is no torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock import options
+from penstock.commands.stages import import_stage
+from penstock.commands.terminal import say
+
+
+def serve(
+    paths: Annotated[list[Path], typer.Argument(help="A repository, artifact folders, or .onnx files.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is everybody.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free port.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
+    instances: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches of each model that run at once; default: 1, and 2 of an engine of TensorRT."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each runner; default: its share of the cores.")
+    ] = None,
+    max_queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait before 503.")] = 1024,
+    max_delay_ms: Annotated[
+        float, typer.Option(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
+    ] = 0.0,
+    timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 503.")] = 30.0,
+    max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
+    max_images: Annotated[int, typer.Option(min=1, max=1000, help="Images in one request to /predict.")] = 64,
+    allow_shared_memory: Annotated[
+        bool, typer.Option("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
+    ] = False,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
+    ] = None,
+) -> None:
+    """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
+
+    Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
+    `penstock serve some.onnx`
+    """
+    predict_module = import_stage("penstock.serve.predict", "serve")
+    model_module = import_stage("penstock.serve.model", "serve")
+    server = import_stage("penstock.serve.server", "serve")
+    server.serve(
+        paths,
+        server.Address(host, port, options.grpc_port(grpc_port, port)),
+        model_module.Limits(
+            max_queue_rows=max_queue_rows,
+            max_delay_ms=max_delay_ms,
+            instances=instances,
+            threads=threads,
+            device=device,
+            timeout_s=timeout_s,
+        ),
+        predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
+        say,
+        trace_file,
+    )
+
+
+def predict(
+    url: Annotated[str, typer.Argument(help="The server, or its /predict/MODEL.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv (rows), .txt (a text in "
+            "each line), .json (a whole request); - for standard input.",
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,
+    top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=1000, help="Pictures or rows in one request.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")] = 2,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write file, row, label, score … to this table; what there is, also after ^C.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each row.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Folder for class maps, as PNG.")] = None,
+    retries: Annotated[
+        int, typer.Option(min=0, max=1000, help="How often to ask again a server that is busy, or not there yet.")
+    ] = 5,
+    timeout: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for one answer.")] = 60.0,
+) -> None:
+    """Send files to a server, and print what it answers, in the order of the files.
+
+    Exits with 1 if a file had no answer; the reasons stand on stderr.
+
+    Examples: `penstock predict http://127.0.0.1:8000 digit.png` ·
+    `penstock predict http://127.0.0.1:8000/predict/digits-onnx-int8 scans/ --csv digits.csv` ·
+    `penstock predict http://127.0.0.1:8000 --model fcn-onnx-fp32 'street/*.jpg' --output maps/` ·
+    `penstock predict http://127.0.0.1:8000 samples.npz --top-k 3 --json`
+    """
+    from penstock.client import run
+    from penstock.client.connection import Patience
+
+    wishes = run.Wishes(model, top_k, batch, concurrency, Patience(retries, timeout), csv, json, output)
+    if run.predict(url, files, wishes, lambda line: print(line, file=sys.stderr, flush=True)):
+        raise typer.Exit(1)
+
+
+def health(
+    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
+    timeout_s: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds to wait for it.")] = 3.0,
+) -> None:
+    """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
+
+    Example: `penstock health http://127.0.0.1:8000`
+    """
+    from penstock import health as health_check
+
+    ready, why = health_check.ready(url, timeout_s)
+    say(why)
+    if not ready:
+        raise typer.Exit(1)
+
+
+def check(
+    url: Annotated[str, typer.Argument(help="A server of the Open Inference Protocol, anybody's.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model to try things on; default: the first that takes one row of ones.")
+    ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of its gRPC; default: the port after URL's, if the same server is there."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as JUnit XML.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 20.0,
+    header: Annotated[
+        list[str] | None, typer.Option(help="NAME: VALUE that goes with every request, over HTTP and gRPC; repeatable.")
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Also unload the model and load it again; its clients miss it meanwhile.")
+    ] = False,
+) -> None:
+    """Try a live server against the Open Inference Protocol, by extension, and with requests that nobody should send.
+
+    Over HTTP and gRPC. Exits with 1 if a check fails. What a server does not list among its extensions is skipped.
+
+    Examples: `penstock check http://127.0.0.1:8000 --junit check.xml` ·
+    `penstock check http://127.0.0.1:8080 --grpc 127.0.0.1:8081 --model iris`
+    """
+    conformance = import_stage("penstock.serve.conformance.run", "serve")
+    connection = import_stage("penstock.serve.conformance.connection", "serve")
+    target = connection.connect(url, model, timeout_s, grpc, reload=reload, headers=header or [])
+    verdicts = list(conformance.run(target))
+    if junit is not None:
+        conformance.write_junit(verdicts, url, junit)
+    conformance.show(verdicts, say)
+    failed = sum(verdict.result == "failed" for verdict in verdicts)
+    passed = sum(verdict.result == "passed" for verdict in verdicts)
+    beside = "" if target.calls is None else f" and gRPC at {target.calls.address}"
+    say(f"{target.url}{beside}, on {target.name}: {passed} of {len(verdicts)} checks passed, {failed} failed")
+    if failed:
+        raise typer.Exit(1)
