@@ -1,11 +1,13 @@
 """Lanes: a stream, execution contexts of one engine and the buffers that they share, for one batch at a time.
 
 Each lane copies in, computes and copies out on a stream of its own, so that one lane's copies overlap another's
-computing. A batch's launch is one CUDA graph where its shapes have been captured: copies and kernels together.
+computing. A batch's launch is one CUDA graph where its shapes have been captured: copies and kernels together, or
+kernels that read and write the host's page-locked memory themselves, whichever was quicker.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,9 +20,14 @@ from penstock.contexts import Engine
 from penstock.errors import PenstockError
 from penstock.launches import Launch, Prepared, Shapes, Turns
 
-_TIMED = 3
+_TIMED = 5
+# Engines that are loaded together would time each other, and choose wrongly.
+_TIMING = threading.Lock()
 # From so many bytes of input on, the lanes' kernels take turns: see Turns.
 _HEAVY_BYTES = 4 * 2**20
+# Up to so many bytes of a batch may go between kernels and page-locked memory without copies between.
+_DIRECT_IN, _DIRECT_OUT = 2**20, 2**16
+_NONE: frozenset[str] = frozenset()
 # Shapes whose views are kept.
 _MOST_PREPARED = 256
 
@@ -79,9 +86,9 @@ class Lane:
         self._freed.append(("cudaFree", address))
         return address
 
-    def _address(self, context: Any) -> None:
+    def _address(self, context: Any, direct: frozenset[str] = _NONE) -> None:
         for name, address in self.buffers.items():
-            if not context.set_tensor_address(name, address):
+            if not context.set_tensor_address(name, self._host[name] if name in direct else address):
                 raise PenstockError(f"TensorRT refuses a buffer for {name!r}")
 
     def _staged_as(self, name: str, shape: tuple[int, ...]) -> Any:
@@ -102,12 +109,17 @@ class Lane:
         cuda.call("cudaSetDevice", engine.device)
         best: Launch | None = None
         refused: Exception = ValueError(f"no profile takes {shapes}")
-        for profile in engine.fitting(dict(zip(engine.inputs, shapes, strict=True))):
+        ways = [(profile, _NONE) for profile in engine.fitting(dict(zip(engine.inputs, shapes, strict=True)))]
+        while ways:
+            profile, direct = ways.pop(0)
             try:
-                launch = self._recorded(shapes, profile, rows)
+                with _TIMING:
+                    launch = self._recorded(shapes, profile, rows, direct)
             except (cuda.CudaError, PenstockError) as error:
                 refused = error
                 continue
+            if not direct:
+                ways += [(profile, names) for names in self._uncopied(launch)]
             if best is None or launch.captured_s < best.captured_s:
                 best, launch = launch, best or launch
             if launch is not best:
@@ -117,10 +129,18 @@ class Lane:
         self.launches[shapes] = best
         self.ready.clear()  # another size may fit better now
 
-    def _recorded(self, shapes: Shapes, profile: int, rows: Mapping[str, Any]) -> Launch:
+    def _uncopied(self, launch: Launch) -> list[frozenset[str]]:
+        """Tensors so small that it may be quicker to have the kernels read and write the page-locked memory itself."""
+        inputs, outputs = self._engine.inputs, self._engine.outputs
+        read, written = sum(map(self._bytes, inputs, launch.shapes)), sum(map(self._bytes, outputs, launch.outputs))
+        if launch.heavy or written > _DIRECT_OUT:
+            return []
+        return [frozenset(outputs), *([frozenset((*inputs, *outputs))] if read <= _DIRECT_IN else [])]
+
+    def _recorded(self, shapes: Shapes, profile: int, rows: Mapping[str, Any], direct: frozenset[str]) -> Launch:
         context = self._engine.context(self._scratch, profile, self.stream)
-        self._address(context)
-        launch = Launch(context, shapes, self._shaped(context, shapes), profile)
+        self._address(context, direct)
+        launch = Launch(context, shapes, self._shaped(context, shapes), profile, direct)
         launch.heavy = sum(map(self._bytes, self._engine.inputs, shapes)) >= _HEAVY_BYTES
         for name, shape in zip(self._engine.inputs, shapes, strict=True):
             self._staged_as(name, shape)[...] = rows[name]
@@ -261,7 +281,9 @@ class Lane:
     def _copy_in(self, launch: Launch, stream: int) -> None:
         way = cuda.runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
         for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
-            cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], self._bytes(name, shape), way, stream)
+            if name not in launch.direct:
+                size = self._bytes(name, shape)
+                cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], size, way, stream)
 
     def _compute(self, launch: Launch, stream: int) -> None:
         if not launch.context.execute_async_v3(stream):
@@ -270,7 +292,9 @@ class Lane:
     def _copy_out(self, launch: Launch, stream: int) -> None:
         way = cuda.runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
         for name, shape in zip(self._engine.outputs, launch.outputs, strict=True):
-            cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], self._bytes(name, shape), way, stream)
+            if name not in launch.direct:
+                size = self._bytes(name, shape)
+                cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], size, way, stream)
 
     def close(self) -> None:
         """Give everything back; whatever fails, the rest is given back all the same."""

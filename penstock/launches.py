@@ -12,11 +12,15 @@ Shapes = tuple[tuple[int, ...], ...]
 class Launch:
     """A context with its input shapes set, and once it is captured, the CUDA graph of a whole batch.
 
-    Of a `heavy` one the graph holds the kernels alone, which take turns.
+    Of a `heavy` one the graph holds the kernels alone, which take turns. The tensors in `direct` are not copied: the
+    kernels read and write the host's page-locked memory.
     """
 
-    def __init__(self, context: Any, shapes: Shapes, outputs: Shapes, profile: int) -> None:
+    def __init__(
+        self, context: Any, shapes: Shapes, outputs: Shapes, profile: int, direct: frozenset[str] = frozenset()
+    ) -> None:
         self.context, self.shapes, self.outputs, self.profile = context, shapes, outputs, profile
+        self.direct = direct
         self.graph: Any = None
         self.heavy = False
         self.plain_s = self.captured_s = float("inf")

@@ -22,7 +22,7 @@ class Gpu:
     """Streams, graphs and memory. `held` are allocations and streams that were not given back.
 
     Profiles that are `slow` take longer; of those that are `full` nobody gets a context. `together` is how many batches
-    were in their kernels at once, at most.
+    were in their kernels at once, at most. A copy takes `copy_s`, and kernels `far_s` for each tensor of the host's.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,9 @@ class Gpu:
         self.events: dict[int, threading.Event] = {}
         self.computing = self.together = 0
         self.seen: set[int] = set()
+        self.hosted: set[int] = set()
+        self.copied = 0
+        self.copy_s = self.far_s = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -69,17 +72,27 @@ class Gpu:
         return ctypes.addressof(buffer)
 
     def cudaHostAlloc(self, size: int, flags: int) -> int:
-        return self.cudaMalloc(size)
+        address = self.cudaMalloc(size)
+        self.hosted.add(address)
+        return address
 
     def cudaFree(self, address: int) -> None:
         del self.held[address]
 
-    cudaFreeHost = cudaFree
+    def cudaFreeHost(self, address: int) -> None:
+        self.hosted.remove(address)
+        self.cudaFree(address)
 
     def cudaMemcpyAsync(self, to: int, source: int, size: int, kind: Any, stream: int) -> None:
         for address in (to, source):
             assert size <= ctypes.sizeof(self.held[address]), "a copy leaves its buffer"
-        self.streams[stream].append(lambda: ctypes.memmove(to, source, size) and None)
+
+        def copy() -> None:
+            time.sleep(self.copy_s)
+            ctypes.memmove(to, source, size)
+            self.copied += 1
+
+        self.streams[stream].append(copy)
 
     def cudaStreamBeginCapture(self, stream: int, mode: Any) -> None:
         assert not self.streams[stream]
@@ -191,6 +204,7 @@ class Context:
             gpu.together = max(gpu.together, gpu.computing)
             if profile in gpu.slow:
                 time.sleep(0.01)
+            time.sleep(gpu.far_s * len(gpu.hosted.intersection(self.addresses.values())))
             gpu.computing -= 1
             x, n, y, total = (self._array(name, rows) for name in self.plan.names)
             gpu.seen.update(n.tolist())

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock import lanes
 from penstock.lanes import Lane
 from penstock.runtimes.tensorrt import TensorRTRunner
 from penstock.signature import Dim, Signature, Tensor
@@ -84,3 +85,35 @@ def test_a_profile_that_cannot_be_captured_leaves_the_others(gpu: Gpu, full: int
         assert loaded.settled(10)
         assert sorted(used(loaded._lanes[0])) == [1, 2, 4, 8, 12]
     assert not gpu.graphs
+
+
+@pytest.mark.parametrize(
+    ("copy_s", "far_s", "copies"),
+    [(0.0, 0.002, 4), (0.005, 0.0, 0)],
+    ids=["copies are quick", "copies are slow"],
+)
+def test_small_tensors_are_copied_or_used_where_they_lie_whichever_is_quicker(
+    gpu: Gpu, copy_s: float, far_s: float, copies: int
+) -> None:
+    gpu.copy_s, gpu.far_s = copy_s, far_s
+    with TensorRTRunner(gpu.engine((1, 4, 12)), SIGNATURE, 1) as loaded:
+        assert loaded.settled(10)
+        gpu.copied = 0
+        rows = {"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)}
+        assert loaded.run(rows)["y"].tolist() == [[2.0 + n] * 3 for n in range(4)]
+        assert gpu.copied == copies
+    assert not gpu.graphs
+    assert not gpu.held
+
+
+@pytest.mark.parametrize(("limit", "copies"), [("_DIRECT_OUT", 4), ("_DIRECT_IN", 2)])
+def test_large_tensors_are_copied_whatever_it_takes(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, limit: str, copies: int
+) -> None:
+    monkeypatch.setattr(lanes, limit, 1)
+    gpu.copy_s = 0.005
+    with TensorRTRunner(gpu.engine((1, 4, 12)), SIGNATURE, 1) as loaded:
+        assert loaded.settled(10)
+        gpu.copied = 0
+        loaded.run({"x": np.ones((4, 3), np.float32), "n": np.arange(4, dtype=np.int32)})
+        assert gpu.copied == copies
