@@ -120,7 +120,7 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def figures() -> Response:
         for name, model in repository.models.items():
-            metrics.ready.labels(name).set(model.ready)
+            metrics.ready(name, is_ready=model.ready)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

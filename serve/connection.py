@@ -173,10 +173,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, status: int, headers: Mapping[str, str], parts: Sequence[Buffer], *, kept: bool) -> None:
         length = sum(map(_size, parts))
-        lines = [STATUS_LINE[status]]
+        lines = [_first_lines(status, tuple(headers.items()), length, kept=kept)]
         lines += [b"%b: %b\r\n" % line for line in self._state.default_headers]
-        lines += [f"{name.lower()}: {value}\r\n".encode() for name, value in headers.items()]
-        lines.append(b"content-length: %d\r\n%b\r\n" % (length, b"" if kept else b"connection: close\r\n"))
+        lines.append(b"\r\n")
         if length <= _JOINED:
             self._transport.write(b"".join([*lines, *parts]))
         else:
@@ -257,6 +256,14 @@ class Behind(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self.connections.discard(self)
             self._front.given_back()
+
+
+@functools.lru_cache(256)
+def _first_lines(status: int, headers: tuple[tuple[str, str], ...], length: int, *, kept: bool) -> bytes:
+    """The head of an answer, as far as it is the same for many."""
+    named = [f"{name.lower()}: {value}\r\n" for name, value in headers]
+    named += [f"content-length: {length}\r\n", *([] if kept else ["connection: close\r\n"])]
+    return STATUS_LINE[status] + "".join(named).encode("latin-1")
 
 
 def refuse_long_head(transport: Any) -> None:

@@ -10,10 +10,14 @@ from penstock.runtimes import InstanceDead, InstanceLost, Runner
 
 
 class RunnerBatches:
-    """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too."""
+    """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too.
+
+    One that is `steady` takes as long whatever the values are, and may be called from any thread.
+    """
 
     def __init__(self, runner: Runner, shared: Shared | None = None) -> None:
         self._runner, self._shared, self._closed = runner, shared, False
+        self.steady = runner.steady
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:

@@ -1,10 +1,18 @@
-"""Prometheus metrics of one server."""
+"""Prometheus metrics of one server.
+
+Every figure is told of on the event loop, many times for each request, so counting takes no locks and looks nothing
+up; prometheus_client writes them down when they are asked for.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each figure, which nobody reads
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 _SECONDS = (
     0.0001,
@@ -28,69 +36,100 @@ _SECONDS = (
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
+class Distribution:
+    """How many values fell into each bucket, bounds included, and what they add up to."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Write it down as Prometheus has it: each bucket holds those below it too."""
+        ends = [*map(floatToGoString, self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(ends, itertools.accumulate(self._counts), strict=True)), self._sum)
+
+
 class Metrics:
-    """The server's own registry, so that two servers in one process do not share figures."""
+    """The server's own figures, so that two servers in one process do not share them."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        # Looked up once: finding a labelled child costs more than observing it.
-        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        model = ("model", "version")
-        self.requests = Counter("penstock_requests", "Answered requests.", ("model", "code"), registry=self.registry)
-        self.seconds = Histogram(
-            "penstock_request_seconds",
-            "From the request's first line to its answer.",
-            ("model",),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.queue = Histogram(
-            "penstock_queue_seconds", "From queue to batch.", model, buckets=_SECONDS, registry=self.registry
-        )
-        self.compute = Histogram(
-            "penstock_compute_seconds",
-            "One batch in its runner.",
-            model,
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.rows = Histogram("penstock_batch_rows", "Rows of a batch.", model, buckets=_ROWS, registry=self.registry)
-        self.pending = Gauge("penstock_pending_rows", "Rows that wait for a batch.", model, registry=self.registry)
-        self.ready = Gauge(
-            "penstock_model_ready", "1 if the model answers, else 0.", ("model",), registry=self.registry
-        )
+        self._requests: dict[tuple[str, str], int] = {}
+        self._seconds: dict[str, Distribution] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self._ready: dict[str, bool] = {}
 
     def observer(self, name: str, version: int) -> ModelMetrics:
         """The metrics that one model's scheduler feeds."""
-        return ModelMetrics(self, name, str(version))
+        return self._models.setdefault((name, str(version)), ModelMetrics())
 
     def answered(self, model: str, status: int, seconds: float) -> None:
         """Count a request: the model's name, empty for one that is not served, and how it ended."""
-        held = self._answered.get((model, status))
+        key = model, str(status)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        held = self._seconds.get(model)
         if held is None:
-            held = self._answered[model, status] = self.requests.labels(model, str(status)), self.seconds.labels(model)
-        held[0].inc()
-        held[1].observe(seconds)
+            held = self._seconds[model] = Distribution(_SECONDS)
+        held.observe(seconds)
+
+    def ready(self, model: str, *, is_ready: bool) -> None:
+        """Whether a model answers."""
+        self._ready[model] = is_ready
 
     def text(self) -> bytes:
         """All figures, in Prometheus' text format."""
-        return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        registry.register(self)  # type: ignore[arg-type] # it collects
+        return generate_latest(registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, as prometheus_client wants it of a collector."""
+        requests = CounterMetricFamily("penstock_requests", "Answered requests.", labels=("model", "code"))
+        for key, count in self._requests.items():
+            requests.add_metric(key, count)
+        yield requests
+        spent = "From the request's first line to its answer."
+        seconds = HistogramMetricFamily("penstock_request_seconds", spent, labels=("model",))
+        for model, held in self._seconds.items():
+            held.add_to(seconds, (model,))
+        yield seconds
+        yield from self._of_models()
+        ready = GaugeMetricFamily("penstock_model_ready", "1 if the model answers, else 0.", labels=("model",))
+        for model, is_ready in self._ready.items():
+            ready.add_metric((model,), is_ready)
+        yield ready
+
+    def _of_models(self) -> Iterator[Metric]:
+        labels = ("model", "version")
+        queue = HistogramMetricFamily("penstock_queue_seconds", "From queue to batch.", labels=labels)
+        compute = HistogramMetricFamily("penstock_compute_seconds", "One batch in its runner.", labels=labels)
+        rows = HistogramMetricFamily("penstock_batch_rows", "Rows of a batch.", labels=labels)
+        waiting = GaugeMetricFamily("penstock_pending_rows", "Rows that wait for a batch.", labels=labels)
+        for key, figures in self._models.items():
+            figures.queue.add_to(queue, key)
+            figures.compute.add_to(compute, key)
+            figures.rows.add_to(rows, key)
+            waiting.add_metric(key, figures.waiting)
+        yield from (queue, compute, rows, waiting)
 
 
 class ModelMetrics:
     """One model's figures; an `Observer` of its scheduler."""
 
-    def __init__(self, metrics: Metrics, name: str, version: str) -> None:
-        self._queue = metrics.queue.labels(name, version)
-        self._compute = metrics.compute.labels(name, version)
-        self._rows = metrics.rows.labels(name, version)
-        self._pending = metrics.pending.labels(name, version)
+    def __init__(self) -> None:
+        self.queue, self.compute = Distribution(_SECONDS), Distribution(_SECONDS)
+        self.rows = Distribution(_ROWS)
+        self.waiting = 0
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
-        self._rows.observe(rows)
-        self._compute.observe(compute_s)
+        self.rows.observe(rows)
+        self.compute.observe(compute_s)
         for wait in waits_s:
-            self._queue.observe(wait)
+            self.queue.observe(wait)
 
     def pending(self, rows: int) -> None:
-        self._pending.set(rows)
+        self.waiting = rows

@@ -21,6 +21,7 @@ from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
+from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
 from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.serve.statistics import Statistics, Told
@@ -32,6 +33,8 @@ _DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
     "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
 )
+
+_MOST_FORMS = 4096
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Model:
         self.receipt = receipt
         self.limits = limits
         self.statistics = Statistics()
+        self.layouts = Layouts()
+        self._checked: set[tuple[Any, ...]] = set()
         self._batched, self._least = signature.batch is not None, signature.min_batch
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
         self._alone = receipt is not None and bool(receipt.build.get("rows_share_scales"))
@@ -111,11 +116,12 @@ class Model:
     async def _infer(
         self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None
     ) -> dict[str, Any]:
-        self.signature.check(inputs, limit_batch=False)
+        self._check(inputs)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         if not self._batched:
+            kind = tuple(array.shape for array in inputs.values())
             answer: dict[str, Any] = await self.scheduler.submit(
-                inputs, key=object(), timeout_s=wait, priority=priority, times=times
+                inputs, key=object(), timeout_s=wait, priority=priority, times=times, kind=kind
             )
             return answer
         rows = len(next(iter(inputs.values())))
@@ -124,15 +130,27 @@ class Model:
             raise RequestError(
                 f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
             )
-        key: Any = object() if self._alone else tuple(array.shape[1:] for array in inputs.values())
+        kind = tuple(array.shape[1:] for array in inputs.values())
+        key: Any = object() if self._alone else kind
         parts = [take(inputs, part) for part in _parts(rows, most, self._least)] if rows > most else [inputs]
         submits = [
-            self.scheduler.submit(part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority, times=times)
+            self.scheduler.submit(
+                part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority, times=times, kind=kind
+            )
             for part in parts
         ]
         if len(submits) == 1:
             return dict(await submits[0])
         return take(join(await _all(submits)), slice(rows))
+
+    def _check(self, inputs: Arrays) -> None:
+        """See that the inputs are the signature's; others of the same names, dtypes and shapes are then too."""
+        forms = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
+        if forms in self._checked:
+            return
+        self.signature.check(inputs, limit_batch=False)
+        if len(self._checked) < _MOST_FORMS:
+            self._checked.add(forms)
 
     @property
     def labels(self) -> tuple[str, ...] | None:

@@ -144,7 +144,7 @@ def open_repository(paths: list[Path], limits: Limits, metrics: Metrics) -> Repo
         except Exception as error:  # one model must not keep the others from serving
             log.exception("%s cannot be loaded", path)
             repository.failures[name] = f"{type(error).__name__}: {error}"
-        metrics.ready.labels(name).set(name in repository.models)
+        metrics.ready(name, is_ready=name in repository.models)
     return repository
 
 

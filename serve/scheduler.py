@@ -1,8 +1,9 @@
 """Dynamic batching. The scheduler knows nothing of models or HTTP: it is given a function over a list of items.
 
-Deciding is `choose`, a pure function over the queue; doing is `Scheduler`. An idle instance is given work at once,
-so a lone request never waits. With `max_delay_ms`, items that came while every instance was busy may wait that long
-for a fuller batch even after one falls free; at its default of 0 they are taken as soon as one does.
+Deciding is `choose`, a pure function over the queue; doing is `Scheduler`. An idle instance is given what the event
+loop has received by then, so a lone request never waits. With `max_delay_ms`, items that came while every instance was
+busy may wait that long for a fuller batch even after one falls free; at its default of 0 they are taken as soon as one
+does. Batches run in a thread of their instance, but for those that are done sooner than a thread wakes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import bisect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
+from penstock.serve.batches import Item, choose, order, share
+from penstock.serve.quick import Quick
 from penstock.serve.times import Times
 
 log = logging.getLogger(__name__)
@@ -39,69 +42,6 @@ class Closed(PenstockError):
     """The scheduler takes no more work."""
 
 
-@dataclass(eq=False)
-class Item:
-    """One caller's rows. Items with different keys never share a batch.
-
-    `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
-    """
-
-    payload: Any
-    rows: int
-    key: Hashable
-    priority: int
-    arrived: float
-    urgent: bool
-    future: asyncio.Future[Any]
-    number: int
-    times: Times | None = None
-    returned: bool = False
-    queued: bool = False
-    timer: asyncio.TimerHandle | None = None
-    entered: float = field(default_factory=time.perf_counter)
-
-
-def _order(item: Item) -> tuple[int, int]:
-    return item.priority, item.number
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What to run now (nothing, if empty), or else when to look again."""
-
-    items: tuple[Item, ...] = ()
-    look_again: float | None = None
-
-
-def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float = 0.0) -> Choice:
-    """The next batch: the first items of one key, as many as fit; of the keys that are due, the one that came first.
-
-    Args:
-        queue: waiting items, in order of priority and arrival.
-        max_batch: rows that one batch may hold; an item alone may hold no more.
-        now: the time, on the clock of `Item.arrived`.
-        max_delay_s: how long an item that is not urgent may wait for company.
-    """
-    postponed: list[float] = []
-    for key in dict.fromkeys(item.key for item in queue):
-        items, full = _gather([item for item in queue if item.key == key], max_batch)
-        due = min(item.arrived for item in items) + max_delay_s
-        if full or any(item.urgent for item in items) or now >= due:
-            return Choice(tuple(items))
-        postponed.append(due)
-    return Choice(look_again=min(postponed, default=None))
-
-
-def _gather(items: list[Item], max_batch: int) -> tuple[list[Item], bool]:
-    """The items that fit one batch, in order, and whether it is full: nobody overtakes one that did not fit."""
-    rows = 0
-    for index, item in enumerate(items):
-        rows += item.rows
-        if rows > max_batch and index:
-            return items[:index], True
-    return items, rows >= max_batch
-
-
 class Observer(Protocol):
     """Told what the scheduler does; every call comes on the event loop."""
 
@@ -112,7 +52,7 @@ class Observer(Protocol):
 
 @dataclass(eq=False)
 class _Instance:
-    """One batch function and the single thread that may call it."""
+    """One batch function and the single thread that calls it, while the event loop does not."""
 
     function: BatchFunction
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "penstock-instance"))
@@ -153,6 +93,8 @@ class Scheduler:
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._called = False
+        self._quick = Quick()
         self._closed = False
 
     @property
@@ -174,6 +116,7 @@ class Scheduler:
         priority: int = 0,
         timeout_s: float | None = None,
         times: Times | None = None,
+        kind: Hashable = None,
     ) -> Any:
         """Queue an item and wait for its own result. Cancelling the wait takes the item out of the queue.
 
@@ -184,6 +127,7 @@ class Scheduler:
             priority: lower goes first; first come, first served within one.
             timeout_s: seconds until the answer is of no more use.
             times: told how long the item waited, and how long its batch was computed, once there is an answer.
+            kind: what batches of as many rows take alike long by, if anything.
 
         Raises:
             QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
@@ -192,11 +136,11 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         now = loop.time()
         urgent, number = bool(self._free), next(self._numbers)
-        item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times)
+        item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times, kind)
         if timeout_s is not None:
             item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
         self._enqueue(item)
-        self._dispatch()
+        self._soon()
         try:
             return await item.future
         finally:
@@ -217,7 +161,7 @@ class Scheduler:
 
     def _enqueue(self, item: Item) -> None:
         item.queued = True
-        bisect.insort(self._queue, item, key=_order)
+        bisect.insort(self._queue, item, key=order)
         self._count(item.rows)
 
     def _discard(self, item: Item) -> None:
@@ -225,7 +169,7 @@ class Scheduler:
         if not item.queued:
             return
         item.queued = False
-        del self._queue[bisect.bisect_left(self._queue, _order(item), key=_order)]
+        del self._queue[bisect.bisect_left(self._queue, order(item), key=order)]
         self._count(-item.rows)
 
     def _count(self, rows: int) -> None:
@@ -238,8 +182,15 @@ class Scheduler:
         if not item.future.done():
             item.future.set_exception(Expired(f"no answer within the timeout of {timeout_s:g} s"))
 
+    def _soon(self) -> None:
+        """Dispatch once the event loop has taken in what has come by now: it may fill one batch."""
+        if self._free and not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
     def _dispatch(self) -> None:
         """Give every free instance a batch, as long as there is one to give."""
+        self._called = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -250,11 +201,28 @@ class Scheduler:
                 assert choice.look_again is not None
                 self._timer = loop.call_at(choice.look_again, self._dispatch)
                 return
-            for item in choice.items:
+            items = share(choice.items, len(self._free))
+            for item in items:
                 self._discard(item)
-            task = loop.create_task(self._work(self._free.pop(), list(choice.items)))
+            instance = self._free.pop()
+            if self._quick.holds(items) and self._ran_here(instance, items):
+                self._free.append(instance)
+                self._soon()  # others on the loop go between
+                return
+            task = loop.create_task(self._work(instance, items))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _ran_here(self, instance: _Instance, items: list[Item]) -> bool:
+        """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
+        started = time.perf_counter()
+        try:
+            results, compute_s = _timed(instance.function, items)
+        except Exception:
+            return False
+        self._settle(items, results, started, compute_s)
+        self._quick.held_up(items, compute_s)
+        return True
 
     async def _work(self, instance: _Instance, items: list[Item]) -> None:
         try:
@@ -275,9 +243,7 @@ class Scheduler:
         loop = asyncio.get_running_loop()
         started = time.perf_counter()
         try:
-            results = await loop.run_in_executor(instance.thread, instance.function, [item.payload for item in items])
-            if len(results) != len(items):
-                raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
+            results, compute_s = await loop.run_in_executor(instance.thread, _timed, instance.function, items)
         except InstanceDead:
             raise
         except Exception as error:
@@ -288,7 +254,12 @@ class Scheduler:
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return
-        compute_s = time.perf_counter() - started
+        self._settle(items, results, started, compute_s)
+        if getattr(instance.function, "steady", False):
+            self._quick.told(items, compute_s)
+
+    def _settle(self, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
+        """Give each item its result."""
         if self._observer is not None:
             waits = [started - item.entered for item in items]
             self._observer.batch(sum(item.rows for item in items), waits, compute_s)
@@ -343,6 +314,15 @@ class Scheduler:
         for instance in self._instances:
             instance.thread.submit(_release, instance.function)
             instance.thread.shutdown(wait=False)
+
+
+def _timed(function: BatchFunction, items: list[Item]) -> tuple[list[Any], float]:
+    """The results of a batch, and the seconds that it took."""
+    started = time.perf_counter()
+    results = function([item.payload for item in items])
+    if len(results) != len(items):
+        raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
+    return results, time.perf_counter() - started
 
 
 def _release(function: BatchFunction) -> None:

@@ -91,9 +91,8 @@ class Infer:
             # Inflating takes milliseconds that others should not wait for.
             body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
         length = headers.get(_HEADER_LENGTH)
-        call = protocol.decode(
-            body, None if length is None else length.decode("latin-1"), model.signature, self._regions
-        )
+        said_length = None if length is None else length.decode("latin-1")
+        call = model.layouts.decode(body, said_length, model.signature, self._regions)
         answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
         content, said = replies.encode(name, model.version, call, answer, model.labels)
         accepted = headers.get(b"accept-encoding", b"").decode("latin-1")

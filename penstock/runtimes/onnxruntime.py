@@ -26,6 +26,9 @@ _DTYPES = {
 # A bare ONNX file says which dimensions move, not how far.
 OPEN_ENDED = Dim(min=1, opt=8, max=64)
 OPEN_ENDED_INNER = Dim(min=1, opt=128, max=65_536)
+# Operators that take as long as the values say; "If" runs one branch or another.
+_LOOPS = (b"Loop", b"Scan", b"If", b"SequenceMap")
+_SMALL = 32 * 2**20
 
 
 def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
@@ -42,8 +45,9 @@ def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
 class OnnxRunner(BaseRunner):
     """One onnxruntime session."""
 
-    def __init__(self, session: Any, signature: Signature) -> None:
+    def __init__(self, session: Any, signature: Signature, *, steady: bool = False) -> None:
         super().__init__(signature)
+        self.steady = steady
         self._names = [tensor.name for tensor in signature.outputs]
         self._run: Any = partial(ortvalues.run, session) if ortvalues.needed(signature) else session.run
 
@@ -72,7 +76,7 @@ def load(
     wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
     if has != wants:
         raise PenstockError(f"{path}: inputs and outputs are {has}, but its signature says {wants}")
-    return OnnxRunner(session, signature)
+    return OnnxRunner(session, signature, steady=device == "cpu" and _steady(path, signature))
 
 
 def read_signature(path: Path, *, careful: bool = False) -> Signature:
@@ -105,6 +109,19 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
         shape.append(name)
     kind = Tensor if _DTYPES[item.type] in V2_DTYPES else ServedTensor
     return kind(name=item.name, dtype=_DTYPES[item.type], shape=tuple(shape))
+
+
+def _steady(path: Path, signature: Signature) -> bool:
+    """Whether a model's shapes tell how long it takes: it has no loops, and no input that could be a size.
+
+    Read off the file's bytes, in which each node's operator stands behind a tag and its length.
+    """
+    if any(tensor.dtype in ("int32", "int64", "uint32", "uint64", "object") for tensor in signature.inputs):
+        return False
+    if path.stat().st_size > _SMALL:
+        return False  # which no quick model is
+    content = path.read_bytes()
+    return not any(b'"' + bytes([len(name)]) + name in content for name in _LOOPS)
 
 
 def _reason(error: Exception) -> str:

@@ -764,6 +764,17 @@ def turns(count: int, timeout_us: int = 0) -> dict[str, Any]:
 LONG = 3000  # half a second of work, or more
 
 
+def test_a_model_that_loops_holds_nobody_up_however_quick_it_was_before(narrow_server: Server) -> None:
+    for _ in range(5):
+        assert narrow_server.ask("POST", SLOW, turns(1)).status == 200
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(narrow_server.ask, "POST", SLOW, turns(LONG))
+        for _ in range(20):
+            assert narrow_server.ask("GET", "/v2/health/live").status == 200
+        assert not busy.done()
+        assert busy.result().status == 200
+
+
 def test_a_full_queue_is_a_503_that_says_when_to_try_again(narrow_server: Server) -> None:
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(narrow_server.ask, "POST", SLOW, turns(LONG))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.runtimes.fake import FakeRunner
@@ -48,7 +49,7 @@ def test_waiting_rows_are_a_gauge() -> None:
 
 def test_two_servers_in_one_process_do_not_share_figures() -> None:
     one, other = Metrics(), Metrics()
-    one.requests.labels("m", "200").inc()
+    one.answered("m", 200, 0.1)
     counted = ("penstock_requests_total", (("code", "200"), ("model", "m")))
     assert samples(one)[counted] == 1
     assert counted not in samples(other)
@@ -71,3 +72,26 @@ def test_a_model_feeds_the_figures_as_it_answers(pair_signature: Signature) -> N
     assert found["penstock_batch_rows_sum", MODEL] == 5
     assert found["penstock_queue_seconds_count", MODEL] == 1
     assert found["penstock_pending_rows", MODEL] == 0
+
+
+def test_a_value_counts_in_every_bucket_whose_bound_it_does_not_exceed() -> None:
+    metrics = Metrics()
+    for seconds in (0.0, 0.0001, 0.00011, 30.0, 31.0):
+        metrics.answered("m", 200, seconds)
+    found = samples(metrics)
+
+    def bucket(end: str) -> float:
+        return found["penstock_request_seconds_bucket", (("le", end), ("model", "m"))]
+
+    assert [bucket(end) for end in ("0.0001", "0.00025", "10.0", "30.0", "+Inf")] == [2, 3, 3, 4, 5]
+    assert found["penstock_request_seconds_count", (("model", "m"),)] == 5
+    assert found["penstock_request_seconds_sum", (("model", "m"),)] == pytest.approx(61.00021)
+
+
+def test_models_that_answer_and_those_that_do_not_are_told_apart() -> None:
+    metrics = Metrics()
+    metrics.ready("good", is_ready=True)
+    metrics.ready("bad", is_ready=False)
+    found = samples(metrics)
+    assert found["penstock_model_ready", (("model", "good"),)] == 1
+    assert found["penstock_model_ready", (("model", "bad"),)] == 0

@@ -230,8 +230,9 @@ def test_a_split_request_that_finds_no_room_leaves_nothing_in_the_queue(pair_sig
     async def scenario() -> None:
         runner.gate.clear()
         plug = asyncio.ensure_future(model.infer(pair_inputs(1)))
+        await asyncio.sleep(0.01)
         waiting = asyncio.ensure_future(model.infer(pair_inputs(6)))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         with pytest.raises(QueueFull):
             await model.infer(pair_inputs(16))
         assert model.scheduler.pending_rows == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
-from penstock.serve.scheduler import Choice, Closed, Expired, Item, QueueFull, Scheduler, choose
+from penstock.serve.batches import Choice, Item, choose, share
+from penstock.serve.scheduler import Closed, Expired, QueueFull, Scheduler
 from penstock.serve.times import Times
 
 SOON_S = 10.0
@@ -790,3 +792,125 @@ def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
     run(scenario())
     assert judge.problems == []
     assert len(judge.answered) == len(set(judge.answered))  # nothing is computed twice
+
+
+# --- batches that are sooner done than a thread wakes ------------------------------------------------------------
+
+
+class Steady:
+    """A batch function that says in which thread it is called, and takes as long as it is told to."""
+
+    def __init__(self, *, steady: bool = True) -> None:
+        self.steady = steady
+        self.takes_s = 0.0
+        self.wrong: Any = None
+
+    def __call__(self, payloads: list[Any]) -> list[Any]:
+        time.sleep(self.takes_s)
+        if self.wrong in payloads:
+            raise ValueError(f"{self.wrong} is wrong")
+        return [(payload, threading.current_thread() is threading.main_thread()) for payload in payloads]
+
+
+async def here(scheduler: Scheduler, payload: Any = "x", kind: Any = "k") -> bool:
+    """Whether an item is run on the event loop."""
+    answered, on_loop = await scheduler.submit(payload, kind=kind)
+    assert answered == payload
+    return bool(on_loop)
+
+
+def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Steady, max_batch=8)
+        assert not await here(scheduler)
+        assert await here(scheduler)
+        assert not await here(scheduler, kind="other")
+        assert not await here(scheduler, kind=None)
+        assert not await here(scheduler, kind=None)
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_what_is_not_steady_is_never_run_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(lambda: Steady(steady=False), max_batch=8)
+        assert not any([await here(scheduler) for _ in range(5)])
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_kind_of_batch_that_turns_slow_goes_back_to_the_thread() -> None:
+    async def scenario() -> None:
+        function = Steady()
+        scheduler = Scheduler(lambda: function, max_batch=8)
+        await here(scheduler)
+        function.takes_s = 0.03
+        assert await here(scheduler)  # which nobody could know
+        assert not await here(scheduler)
+        function.takes_s = 0.0
+        await here(scheduler)
+        assert not await here(scheduler)  # for a while, none is
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_quick_batch_with_a_bad_row_fails_its_sender_alone() -> None:
+    async def scenario() -> None:
+        function = Steady()
+        scheduler = Scheduler(lambda: function, max_batch=8)
+        for count in (1, 4):
+            await asyncio.gather(*(here(scheduler, n) for n in range(count)))
+        function.wrong = 2
+        found = await asyncio.gather(*(here(scheduler, n) for n in range(4)), return_exceptions=True)
+        assert [isinstance(answer, ValueError) for answer in found] == [False, False, True, False]
+        assert await here(scheduler)
+        assert scheduler.healthy
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_quick_batches_leave_the_event_loop_to_others_between_them() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Steady, max_batch=1)
+        await here(scheduler)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        assert all(await asyncio.gather(*(here(scheduler, n) for n in range(100))))
+        assert turns >= 100
+        task.cancel()
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_items_that_come_together_are_shared_among_idle_instances() -> None:
+    async def scenario() -> None:
+        engines = [Engine(), Engine(), Engine()]
+        waiting = iter(engines)
+        scheduler = Scheduler(lambda: next(waiting), max_batch=8, instances=3)
+        await asyncio.gather(*(scheduler.submit(n) for n in range(7)))
+        assert sorted(len(batch) for engine in engines for batch in engine.batches) == [2, 2, 3]
+        assert sorted(payload for engine in engines for payload in engine.computed) == list(range(7))
+        await scheduler.close()
+
+    run(scenario())
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 5))
+def test_a_share_is_the_first_items_and_no_idle_instance_is_left_with_more(rows: list[int], instances: int) -> None:
+    items = [item(number, count) for number, count in enumerate(rows)]
+    taken = share(items, instances)
+    assert taken == items[: len(taken)]
+    assert sum(rows[: len(taken)]) * instances >= sum(rows) > 0
+    assert sum(rows[: len(taken) - 1]) * instances < sum(rows)

@@ -200,3 +200,51 @@ def test_a_real_failure_inside_a_model_is_rejected_and_the_runner_goes_on(
             assert "ONNXRuntimeError" not in str(caught.value)
             assert runner.run({"x": np.ones(4, np.float32)})["y"].shape == (2, 2)
     assert capfd.readouterr() == ("", "")
+
+
+def branching(path: Path) -> Path:
+    """A model with an If."""
+    true = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["out"])],
+        "a",
+        [],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+    )
+    other = helper.make_graph(
+        [helper.make_node("Abs", ["x"], ["out"])],
+        "b",
+        [],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Cast", ["sum"], ["told"], to=TensorProto.BOOL),
+        helper.make_node("If", ["told"], ["y"], then_branch=true, else_branch=other),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10), str(path))
+    return path
+
+
+def steady(path: Path, device: str = "cpu") -> bool:
+    with onnxruntime.load(path, onnxruntime.read_signature(path), device=device) as runner:
+        return runner.steady
+
+
+def test_a_model_whose_shapes_tell_how_long_it_takes_is_steady(tmp_path: Path) -> None:
+    assert steady(write(tmp_path / "m.onnx", ["batch", 3]))
+
+
+def test_a_model_that_branches_is_not(tmp_path: Path) -> None:
+    assert not steady(branching(tmp_path / "m.onnx"))
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.INT32, TensorProto.STRING])
+def test_nor_is_one_whose_inputs_may_be_sizes(tmp_path: Path, dtype: int) -> None:
+    assert not steady(write(tmp_path / "m.onnx", ["batch", 3], dtype))
+
+
+def test_nor_is_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "_SMALL", 10)
+    assert not steady(write(tmp_path / "m.onnx", ["batch", 3]))

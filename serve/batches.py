@@ -1,0 +1,88 @@
+"""Which of the waiting items run next, together: a pure function over the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.serve.times import Times
+
+
+@dataclass(eq=False)
+class Item:
+    """One caller's rows. Items with different keys never share a batch; those of one `kind` take alike long.
+
+    `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
+    """
+
+    payload: Any
+    rows: int
+    key: Hashable
+    priority: int
+    arrived: float
+    urgent: bool
+    future: asyncio.Future[Any]
+    number: int
+    times: Times | None = None
+    kind: Hashable = None
+    returned: bool = False
+    queued: bool = False
+    timer: asyncio.TimerHandle | None = None
+    entered: float = field(default_factory=time.perf_counter)
+
+
+def order(item: Item) -> tuple[int, int]:
+    """Where an item stands in the queue."""
+    return item.priority, item.number
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run now (nothing, if empty), or else when to look again."""
+
+    items: tuple[Item, ...] = ()
+    look_again: float | None = None
+
+
+def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float = 0.0) -> Choice:
+    """The next batch: the first items of one key, as many as fit; of the keys that are due, the one that came first.
+
+    Args:
+        queue: waiting items, in order of priority and arrival.
+        max_batch: rows that one batch may hold; an item alone may hold no more.
+        now: the time, on the clock of `Item.arrived`.
+        max_delay_s: how long an item that is not urgent may wait for company.
+    """
+    postponed: list[float] = []
+    for key in dict.fromkeys(item.key for item in queue):
+        items, full = _gather([item for item in queue if item.key == key], max_batch)
+        due = min(item.arrived for item in items) + max_delay_s
+        if full or any(item.urgent for item in items) or now >= due:
+            return Choice(tuple(items))
+        postponed.append(due)
+    return Choice(look_again=min(postponed, default=None))
+
+
+def _gather(items: list[Item], max_batch: int) -> tuple[list[Item], bool]:
+    """The items that fit one batch, in order, and whether it is full: nobody overtakes one that did not fit."""
+    rows = 0
+    for index, item in enumerate(items):
+        rows += item.rows
+        if rows > max_batch and index:
+            return items[:index], True
+    return items, rows >= max_batch
+
+
+def share(items: Sequence[Item], instances: int) -> list[Item]:
+    """The first of a batch's items, so many that as many idle instances have about as much each."""
+    left = -(-sum(item.rows for item in items) // instances)
+    taken: list[Item] = []
+    for item in items:
+        if left <= 0:
+            break
+        taken.append(item)
+        left -= item.rows
+    return taken
