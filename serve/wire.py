@@ -6,6 +6,7 @@ A framework's routing, dependencies and responses take longer than a small model
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,12 +18,14 @@ from penstock.serve import compression, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.metrics import Metrics
+from penstock.serve.protocol import InferRequest
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
 
 _HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
+_LONG_JSON, _MANY_NUMBERS = 65_536, 16_384
 Answer = tuple[int, dict[str, str], Sequence[Buffer]]
 
 
@@ -92,9 +95,12 @@ class Infer:
             body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
         length = headers.get(_HEADER_LENGTH)
         said_length = None if length is None else length.decode("latin-1")
-        call = model.layouts.decode(body, said_length, model.signature, self._regions)
+        read = functools.partial(model.layouts.decode, body, said_length, model.signature, self._regions)
+        # Reading much JSON takes milliseconds that others should not wait for, as inflating does.
+        call = await asyncio.to_thread(read) if _json_bytes(body, length) > _LONG_JSON else read()
         answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
-        content, said = replies.encode(name, model.version, call, answer, model.labels)
+        write = functools.partial(replies.encode, name, model.version, call, answer, model.labels)
+        content, said = await asyncio.to_thread(write) if _json_numbers(call, answer) > _MANY_NUMBERS else write()
         accepted = headers.get(b"accept-encoding", b"").decode("latin-1")
         if (coded := compression.wanted(accepted)) is not None:
             content = [await asyncio.to_thread(compression.deflated, b"".join(content), coded)]
@@ -137,6 +143,18 @@ class Wire:
             self.infer.count(name, found[0], started)
             return found
         return await self.infer.answer(name, version, dict(scope["headers"]), body)
+
+
+def _json_bytes(body: Buffer, header_length: bytes | None) -> int:
+    """How much of a body is JSON; all of it, where its header does not tell."""
+    size = memoryview(body).nbytes
+    return min(size, int(header_length)) if header_length is not None and header_length.isdigit() else size
+
+
+def _json_numbers(call: InferRequest, answer: Mapping[str, Any]) -> int:
+    """How many numbers of an answer are to be written in JSON."""
+    listed = [name for name, wanted in call.outputs.items() if not wanted.binary and wanted.part is None]
+    return sum(answer[name].size for name in listed)
 
 
 def refused(error: Exception) -> Answer:
