@@ -29,8 +29,8 @@ class Head:
     @property
     def json_length(self) -> int:
         """How much of the body is JSON, if that is said."""
-        text = self.headers.get(_HEADER_LENGTH, b"")
-        return min(self.length, int(text)) if text.isdigit() and len(text) <= 18 else 0
+        said = self.headers.get(_HEADER_LENGTH)
+        return 0 if said is None else protocol.json_length(said.decode("latin-1"), self.length) or 0
 
 
 class _Reader:

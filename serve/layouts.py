@@ -70,9 +70,7 @@ class Layouts:
 def _parts(body: Buffer, header_length: str | None) -> tuple[bytes, memoryview]:
     """The JSON, if it is one to be remembered, and what follows it."""
     view = memoryview(body)
-    if header_length is None or not header_length.isascii() or not header_length.isdigit() or len(header_length) > 4:
-        return b"", view
-    length = int(header_length)
-    if length > min(_LONGEST, len(view)):
+    length = protocol.json_length(header_length, len(view))
+    if length is None or length > _LONGEST:
         return b"", view
     return bytes(view[:length]), view[length:]

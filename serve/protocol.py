@@ -152,14 +152,20 @@ def _finite(text: str) -> float:
     return value
 
 
+def json_length(said: str | None, size: int) -> int | None:
+    """How much of a body is JSON, by its header; None where that does not say it, or cannot be right."""
+    if said is None or not said.isascii() or not said.isdigit() or len(said) > 18 or int(said) > size:
+        return None
+    return int(said)
+
+
 def _split(body: Buffer, header_length: str | None) -> tuple[memoryview, memoryview]:
     view = memoryview(body)
     if header_length is None:
         return view, view[len(view) :]
-    digits = header_length.isascii() and header_length.isdigit() and len(header_length) <= 18
-    if not digits or int(header_length) > len(view):
+    length = json_length(header_length, len(view))
+    if length is None:
         raise RequestError(f"{HEADER_LENGTH} is {header_length[:40]!r}; it must be a number from 0 to {len(view)}")
-    length = int(header_length)
     return view[:length], view[length:]
 
 

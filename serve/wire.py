@@ -93,11 +93,10 @@ class Infer:
         if (coding := headers.get(b"content-encoding", b"identity")) != b"identity":
             # Inflating takes milliseconds that others should not wait for.
             body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
-        length = headers.get(_HEADER_LENGTH)
-        said_length = None if length is None else length.decode("latin-1")
+        said_length = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
         read = functools.partial(model.layouts.decode, body, said_length, model.signature, self._regions)
         # Reading much JSON takes milliseconds that others should not wait for, as inflating does.
-        call = await asyncio.to_thread(read) if _json_bytes(body, length) > _LONG_JSON else read()
+        call = await asyncio.to_thread(read) if _json_bytes(body, said_length) > _LONG_JSON else read()
         answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
         write = functools.partial(replies.encode, name, model.version, call, answer, model.labels)
         content, said = await asyncio.to_thread(write) if _json_numbers(call, answer) > _MANY_NUMBERS else write()
@@ -145,10 +144,11 @@ class Wire:
         return await self.infer.answer(name, version, dict(scope["headers"]), body)
 
 
-def _json_bytes(body: Buffer, header_length: bytes | None) -> int:
+def _json_bytes(body: Buffer, header_length: str | None) -> int:
     """How much of a body is JSON; all of it, where its header does not tell."""
     size = memoryview(body).nbytes
-    return min(size, int(header_length)) if header_length is not None and header_length.isdigit() else size
+    told = protocol.json_length(header_length, size)
+    return size if told is None else told
 
 
 def _json_numbers(call: InferRequest, answer: Mapping[str, Any]) -> int:
