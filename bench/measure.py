@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import artifact, cuda, datasets, evaluation, timing
+from penstock import artifact, cuda, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
@@ -80,9 +80,12 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Resu
     named = _reference(able, reference)
     result = Result(rows, named, environment(plan, able), [])
     with ExitStack() as stack:
-        runners = {
-            row.name: stack.enter_context(row.artifact.load(device=plan.device, threads=plan.threads)) for row in able
-        }
+        runners = {}
+        for row in able:
+            runner = runners[row.name] = stack.enter_context(
+                row.artifact.load(device=plan.device, threads=plan.threads)
+            )
+            replay.replay(row.artifact, runner)  # the speed of wrong answers is of no use
         for row in able:
             _score(row, runners[row.name], plan, result.notes)
         try:

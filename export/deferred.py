@@ -22,7 +22,7 @@ from penstock.export import gate, speed
 from penstock.export.engine import recipe as recipes
 from penstock.export.engine.build import build as build_engine
 from penstock.export.engine.build import hardware
-from penstock.export.engine.recipe import GRAPH_FILE, MODEL_FILE, Recipe
+from penstock.export.engine.recipe import GRAPH_FILE, LATER_FILE, MODEL_FILE, Recipe
 from penstock.files import write_whole
 from penstock.parity import HIDDEN_LOWER, Columns, Limits, small_columns, worst
 from penstock.receipt import Receipt, Verification
@@ -32,7 +32,7 @@ _TIMED_ROWS = 8
 _SLACK, _MORE = 1.5, 0.02
 # What another machine's build said of itself, and the next one may not say.
 _OF_ONE_BUILD = {
-    *("deferred", "tool", "flags", "layers", "seconds", "warnings", "timing_cache", "speed_vs_fp16"),
+    *("deferred", "tool", "graph", "flags", "layers", "seconds", "warnings", "timing_cache", "speed_vs_fp16"),
     *("gpu", "compute_capability", "driver", "cuda"),
 }
 
@@ -57,6 +57,7 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
         raise PenstockError(
             f"{found.folder}: is a {receipt.format} artifact without a build recipe; --format trt leaves one"
         )
+    _check_recipe(found, recipe)
     # How long it may take is of one machine.
     recipe = Recipe.model_validate({**recipe.model_dump(exclude={"limit_s"}), **wishes})
     where = found.folder.resolve()
@@ -72,6 +73,21 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
     return published
 
 
+def _check_recipe(found: Artifact, recipe: Recipe) -> None:
+    """See that what is to be built is what the receipt promises."""
+    receipt = found.receipt
+    for field, value, rule in (
+        ("runtime", receipt.runtime, "tensorrt"),
+        ("build.recipe.precision", recipe.precision, receipt.precision),
+        ("build.recipe.profiles", recipe.profiles[-1], recipes.profiles(receipt.signature)[-1]),
+    ):
+        if value != rule:
+            raise PenstockError(
+                f"{found.folder / artifact.RECEIPT}: damaged receipt: {field} is {str(value)[:200]}; by its signature "
+                f"and format it is {str(rule)[:200]}: {artifact.rebuild_command(found, whole=False)}"
+            )
+
+
 def _repository(found: Artifact) -> Path:
     return found.folder.resolve().parent.parent
 
@@ -83,10 +99,17 @@ def _built(found: Artifact, recipe: Recipe, draft: Path, say: Say) -> Receipt:
     for name in found.receipt.files:
         if name != MODEL_FILE:
             shutil.copyfile(found.folder / name, draft / name)
-    facts = build_engine(draft / GRAPH_FILE, recipe, draft / MODEL_FILE, work)
+    if GRAPH_FILE not in found.receipt.files:
+        raise PenstockError(
+            f"{found.folder / artifact.RECEIPT}: damaged receipt: {GRAPH_FILE}, which the engine is built from, has no "
+            f"digest among its files: {artifact.rebuild_command(found, whole=False)}"
+        )
+    facts = build_engine(draft / GRAPH_FILE, recipe, draft / MODEL_FILE, work, found.receipt.signature)
     shutil.rmtree(work)
     say(f"{found.receipt.name}: engine built in {facts['seconds']:.1f} s by {facts['tool']}")
     kept = {name: fact for name, fact in found.receipt.build.items() if name not in _OF_ONE_BUILD}
+    if facts["graph"] == LATER_FILE:
+        kept["opset"] = kept.get("later_opset", kept.get("opset"))
     update = {"model_file": MODEL_FILE, "hardware": hardware(facts), "build": {**kept, **facts}}
     return found.receipt.model_copy(update={**update, "files": artifact.digests(draft)})
 
@@ -160,9 +183,10 @@ def _small(held: Evidence) -> list[tuple[Columns, float]]:
 def _evidence(found: Artifact) -> Evidence:
     """What the engine must answer: the evidence, or else the golden rows."""
     signature = found.receipt.signature
-    held = evidence.read(found.folder, signature)
-    if held is not None:
-        return held
+    if evidence.EVIDENCE in found.receipt.files:  # a file that the receipt does not vouch for is none
+        held = evidence.read(found.folder, signature)
+        if held is not None:
+            return held
     inputs, outputs = found.golden()
     return evidence.filled(inputs, outputs, signature)
 
@@ -179,7 +203,9 @@ def _proven(found: Artifact, held: Evidence, device: str = "cpu") -> Verificatio
             distances = gate.verify(*(runner, rows, held.outputs, kept, batch, _small(held)), samples=held.samples)
             others = gate.verify_places(runner, held.places, kept)
     except GateError as error:
-        raise GateError(f"{receipt.name}: {error}") from None
+        # Which options widen limits is of use where the model is exported.
+        told = str(error).partition("; nothing was published")[0]
+        raise GateError(f"{receipt.name}: {told}; its receipt is what it was, and nothing was published") from None
     return seen.model_copy(
         update={
             "runtime": receipt.runtime,

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from penstock import artifact, checkpoint, datasets, evaluation, evidence, replay, runtimes, trial
+from penstock import artifact, checkpoint, datasets, engines, evaluation, evidence, replay, runtimes, trial
 from penstock.adapter import Adapted
 from penstock.arrays import take
 from penstock.artifact import Artifact
@@ -23,6 +23,7 @@ from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
 from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
 from penstock.export import graph as graphs
+from penstock.export.engine import recipe
 from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
 from penstock.export.precision import calibration as calibrations
@@ -87,12 +88,27 @@ def export(request: Request, say: Say) -> list[Artifact]:
     for option, given in request.engine_options():
         if given and "trt" not in request.formats:
             raise PenstockError(f"{option}: is of TensorRT; --format trt takes it")
+    if "trt" in request.formats:
+        _check_builder(request)
     if request.road != "auto" and "torchscript" not in request.formats:
         raise PenstockError(f"--{request.road}: is of TorchScript; --format torchscript takes it")
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
     job = _prepare(request, say)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
+
+
+def _check_builder(request: Request) -> None:
+    """See at once that an engine can be built here as it is asked for, or is to be built elsewhere."""
+    wishes = request.engine
+    if request.defer:
+        recipe.check(wishes, wishes.flavor)
+        return
+    try:
+        flavor, _ = engines.flavor_of(wishes.flavor, build=True)
+    except PenstockError as error:
+        raise PenstockError(f"{error}; or leave the building to the machine that is to run it: --defer") from None
+    recipe.check(wishes, flavor)
 
 
 def _refuse_idle(request: Request) -> None:

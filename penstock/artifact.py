@@ -37,6 +37,8 @@ from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
 
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
+# A receipt with many labels, a long plan and every distance is far from that.
+_MOST_RECEIPT_BYTES, _LAST_VERSION = 64 * 2**20, 999_999_999
 _GOLDEN_BYTES = 1 << 30
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -109,6 +111,11 @@ class Artifact:
             return f"{reason}; it was made for {self.receipt.hardware}: copy it there, and penstock verify proves it"
         if self.receipt.build.get("deferred"):
             return f"{reason}; on the machine that is to run it: {rebuild_command(self)}"
+        if self.receipt.build.get("flavor") == "tensorrt_rtx":
+            return (
+                f"{reason}; it was made for {self.receipt.hardware}: copy the folder to a machine that has one, and "
+                f"run there: {verify_command(self)}; for another GPU, run there: {rebuild_command(self)}"
+            )
         number = device.partition(":")[2]
         first = f"CUDA_VISIBLE_DEVICES={number} " if number not in ("", "0") else ""
         return (
@@ -142,10 +149,19 @@ def rebuild_command(found: Artifact, whole: bool = True) -> str:
     """The command that makes an artifact anew: an engine from the graph beside it, all else from its checkpoint."""
     receipt = found.receipt
     if whole and receipt.format == "trt" and "recipe" in receipt.build:
-        home = found.folder.parent if found.folder.name == str(receipt.version) else found.folder
-        return shlex.join(["penstock", "build", str(home)])
+        return shlex.join(["penstock", "build", str(_home(found))])
     words = ["penstock", "export", "--format", receipt.format, "--precision", receipt.precision]
     return shlex.join([*words, *receipt.source.options, receipt.source.checkpoint])
+
+
+def verify_command(found: Artifact) -> str:
+    """The command that runs an artifact against what its source answered."""
+    return shlex.join(["penstock", "verify", str(_home(found))])
+
+
+def _home(found: Artifact) -> Path:
+    """The model's folder, of which an artifact is a version."""
+    return found.folder.parent if found.folder.name == str(found.receipt.version) else found.folder
 
 
 def read(folder: Path) -> Artifact:
@@ -164,7 +180,11 @@ def read(folder: Path) -> Artifact:
             )
         folder = folder / str(numbers[-1])
     path = folder / RECEIPT
+    if path.exists() and not path.is_file():  # a pipe or a device would be read without end
+        raise PenstockError(f"{path}: damaged receipt: it is no regular file")
     try:
+        if path.stat().st_size > _MOST_RECEIPT_BYTES:
+            raise PenstockError(f"{path}: damaged receipt: it is over {_MOST_RECEIPT_BYTES} bytes")
         content = json.loads(path.read_bytes())
         schema = content.get("schema") if isinstance(content, dict) else None
         if isinstance(schema, int) and schema != SCHEMA:
@@ -190,7 +210,7 @@ def read(folder: Path) -> Artifact:
 
 def versions(folder: Path) -> list[int]:
     """The version numbers of a model folder, in ascending order."""
-    return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r"[1-9]\d{0,8}", p.name) and p.is_dir())
+    return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r"[1-9][0-9]{0,8}", p.name) and p.is_dir())
 
 
 def find(paths: list[Path]) -> list[Path]:
@@ -238,7 +258,7 @@ def draft(output: Path) -> Iterator[Path]:
     Raises:
         PenstockError: `output` cannot be written to, or the disk is full.
     """
-    with ExitStack() as stack, writing("--output", output, "nothing was published"):
+    with ExitStack() as stack, writing("repository", output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
         _sweep(output)
         temporary = _locked(output, stack)
@@ -296,6 +316,8 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
     config = tritonconfig.render(receipt.name, receipt.runtime, receipt.model_file, receipt.signature)
     foreign = {"pt2": "programs of torch.export", "tensorrt_rtx": "engines of TensorRT for RTX"}
     kind = foreign.get(receipt.build.get("flavor", receipt.format))
+    if receipt.build.get("deferred"):
+        config = f"# There is no engine yet: penstock build makes it, and another configuration.\n{config}"
     if kind is not None:
         config = f"# Triton has no backend for {kind}: penstock serve runs this one.\n{config}"
     (model / CONFIG).write_text(config)
@@ -313,7 +335,7 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
                 folder.rename(home / str(version))
                 (model / CONFIG).replace(home / CONFIG)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and check_contract(home, receipt.signature) != version:
                 continue  # another export took the number in between
             raise
         return Artifact(home / str(version), receipt)
@@ -337,7 +359,7 @@ def check_contract(home: Path, signature: Signature) -> int:
     try:
         held = read(home / str(numbers[-1])).receipt.signature
     except PenstockError:
-        return numbers[-1] + 1  # a damaged version keeps no contract
+        return _after(home, numbers[-1])  # a damaged version keeps no contract
     if (held.inputs, held.outputs) != (signature.inputs, signature.outputs):
         raise PenstockError(
             f"{home}: version {numbers[-1]} takes {_text(held)}; the new one takes {_text(signature)}: "
@@ -350,7 +372,13 @@ def check_contract(home: Path, signature: Signature) -> int:
                 f"{signature.dims[name].min} to {signature.dims[name].max}: versions of one model keep what clients "
                 "may send, so widen the range (--dim) or choose another --name"
             )
-    return numbers[-1] + 1
+    return _after(home, numbers[-1])
+
+
+def _after(home: Path, version: int) -> int:
+    if version >= _LAST_VERSION:
+        raise PenstockError(f"{home / str(version)}: the last number that a version can have; move that folder away")
+    return version + 1
 
 
 def _text(signature: Signature) -> str:

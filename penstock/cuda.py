@@ -77,8 +77,8 @@ def problem() -> str | None:
         return "cuda-bindings is not installed: pip install cuda-bindings"
     except CudaError as error:
         # Without a driver CUDA calls it insufficient.
-        return f"CUDA answers {error}" if _driver() else "none was found on this machine"
-    return None if found else "none was found on this machine"
+        return f"CUDA answers {error}" if _driver() else "no GPU was found on this machine"
+    return None if found else "no GPU was found on this machine"
 
 
 def facts(device: int = 0) -> dict[str, Any] | None:

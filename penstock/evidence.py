@@ -115,13 +115,28 @@ def whole_batches(count: int, batch: int) -> Any:
 
 
 def _places(arrays: dict[str, Any], signature: Signature) -> Iterator[Place]:
-    for number, held in enumerate(json.loads(arrays["places"].tobytes())):
-        yield Place(str(held["what"]), int(held["rows"]), *_of(arrays, f"{number}:", signature))
+    listed = json.loads(arrays["places"].tobytes())
+    if not isinstance(listed, list):
+        raise PenstockError(f"{EVIDENCE}: damaged: its places are no list")
+    for number, held in enumerate(listed):
+        rows = int(held["rows"])
+        if rows < 1:
+            raise PenstockError(f"{EVIDENCE}: damaged: rows of place {number} are {rows}; they are 1 at least")
+        yield Place(str(held["what"]), rows, *_of(arrays, f"{number}:", signature))
 
 
 def _of(arrays: dict[str, Any], place: str, signature: Signature) -> tuple[dict[str, Any], dict[str, Any]]:
     inputs = {tensor.name: arrays[f"{place}input:{tensor.name}"] for tensor in signature.inputs}
-    return inputs, {tensor.name: arrays[f"{place}output:{tensor.name}"] for tensor in signature.outputs}
+    outputs = {tensor.name: arrays[f"{place}output:{tensor.name}"] for tensor in signature.outputs}
+    for tensor, array in zip(
+        (*signature.inputs, *signature.outputs), (*inputs.values(), *outputs.values()), strict=True
+    ):
+        if array.dtype.name != tensor.dtype or array.ndim != len(tensor.shape) or not array.size:
+            raise PenstockError(
+                f"{EVIDENCE}: damaged: {place}{tensor.name} is {array.dtype.name}{list(array.shape)}; it must be rows "
+                f"of {tensor}"
+            )
+    return inputs, outputs
 
 
 def _named(place: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> dict[str, Any]:

@@ -53,10 +53,20 @@ def size_ranges(texts: Sequence[str]) -> dict[str, Dim]:
 
 def profiles(texts: Sequence[str]) -> tuple[dict[str, Dim], ...]:
     """`batch=1,1,1;seq=1,32,64` as the ranges of an engine's profile, for each."""
-    found = []
+    found: list[dict[str, Dim]] = []
     for text in texts:
-        pairs = _pairs(text.split(";"), "--profile", "batch=1,1,1 or batch=1,1,1;seq=1,32,64")
-        found.append({name: size_range(sizes, f"--profile {name}") for name, sizes in pairs})
+        ranges: dict[str, Dim] = {}
+        if not text.strip().strip(";"):
+            raise PenstockError(f"--profile {text!r}: must read NAME=…, as in batch=1,1,1")
+        for name, sizes in _pairs(text.strip().strip(";").split(";"), "--profile", "batch=1,1,1;seq=1,32,64"):
+            if name in ranges:
+                raise PenstockError(
+                    f"--profile {text!r}: names {name} twice; a profile of its own takes another --profile"
+                )
+            ranges[name] = size_range(sizes, f"--profile {name}")
+        if ranges in found:
+            raise PenstockError(f"--profile {text!r}: is given twice")
+        found.append(ranges)
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.datasets import DatasetSpec
 from penstock.parity import Distance, Limits
@@ -166,6 +166,17 @@ class Receipt(BaseModel):
     choice: Choice | None = None
     build: dict[str, Any] = {}
     hardware: str
+
+    @field_validator("build")
+    @classmethod
+    def _told(cls, build: dict[str, Any]) -> dict[str, Any]:
+        """Facts that decide where an artifact runs are of the kind that they are read as."""
+        for field in ("flavor", "version", "gpu", "compute_capability", "needs", "graph"):
+            if field in build and not isinstance(build[field], str | None):
+                raise ValueError(f"build.{field} is {build[field]!r:.60}; it must be text")
+        if not isinstance(build.get("recipe", {}), dict):
+            raise ValueError(f"build.recipe is {build['recipe']!r:.60}; it must be an object")
+        return build
 
     def to_json(self) -> str:
         return self.model_dump_json(by_alias=True, indent=2) + "\n"

@@ -89,10 +89,18 @@ def describe(published: Artifact) -> str:
     kept, ran = receipt.verification.accuracy, ""
     scored = f", accuracy {kept.source:.2%} -> {kept.export:.2%} of {kept.samples}" if kept else ""
     if not receipt.verification.engine_run:
-        engine = receipt.runtime == "tensorrt"
         ran = (
-            "; its graph was run, the engine itself not yet"
-            if engine
-            else "; emulated in float32, run by its kernels not yet"
+            _unrun(published) if receipt.runtime == "tensorrt" else "; emulated in float32, run by its kernels not yet"
         )
     return f"{published.folder}: relative error {error:.1e}{agreement}{scored}, {published.size}{ran}"
+
+
+def _unrun(published: Artifact) -> str:
+    """What is still to be done for an engine that has not run."""
+    graph = "its graph was run"
+    if published.receipt.precision == "tf32":
+        graph += " in float32, which tf32 rounds"
+    if published.receipt.build.get("deferred"):
+        command = artifact.rebuild_command(published)
+        return f"; {graph}; there is no engine yet: on the machine that is to run it, {command}"
+    return f"; {graph}, the engine itself not yet: on a machine that runs it, {artifact.verify_command(published)}"

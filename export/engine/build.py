@@ -20,6 +20,7 @@ from penstock import cache, cuda, engines
 from penstock.errors import PenstockError
 from penstock.export.engine import remedies
 from penstock.export.engine.recipe import Recipe
+from penstock.signature import Signature
 from penstock.trial import python_command
 
 _KIND = "timing"
@@ -37,7 +38,7 @@ def refuse_new(trt: Any, precision: str) -> None:
         raise PenstockError(f"--precision {precision}: TensorRT {trt.__version__} has none; 10.12 and later do")
 
 
-def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]:
+def build(graph: Path, recipe: Recipe, plan: Path, work: Path, signature: Signature) -> dict[str, Any]:
     """Build an engine in a process of its own.
 
     Args:
@@ -45,6 +46,7 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
         recipe: how to build it.
         plan: the file to write.
         work: a folder for the timing cache in between.
+        signature: what the engine is to take and give.
 
     Returns:
         Facts for the receipt: tool, flavor, version, the GPU that the engine is tied to, the recipe, flags, seconds.
@@ -69,6 +71,8 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
     name = f"TensorRT {'for RTX ' if flavor == 'tensorrt_rtx' else ''}{trt.__version__}"
     if "done" not in told:
         raise PenstockError(_failure(told, process, name, graph, recipe))
+    if (wrong := remedies.of_contract(told["done"].pop("tensors"), signature)) is not None:
+        raise PenstockError(f"{name} reads {graph.name} as another model: {wrong}")
     if cached.is_file():
         cache.write(_KIND, key, cached.read_bytes())
     # TensorRT's engines are tied to the GPU they were built on, TensorRT for RTX's to none.
@@ -86,7 +90,11 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path) -> dict[str, Any]
 def hardware(facts: dict[str, Any]) -> str:
     """Where an engine with these build facts may run, in words."""
     if facts.get("deferred"):
-        return "an NVIDIA GPU with TensorRT, once penstock build has built the engine there"
+        recipe = facts["recipe"]
+        kind = " for RTX" if recipe.get("flavor") == "tensorrt_rtx" else ""
+        least = " 10.12 or later" if recipe.get("precision") in NEW and not kind else ""
+        gpu = " of compute capability 8.9 or later" if recipe.get("precision") == "fp8" else ""
+        return f"an NVIDIA GPU{gpu} with TensorRT{kind}{least}, once penstock build has built the engine there"
     if facts["flavor"] == "tensorrt_rtx":
         low = (facts.get("recipe") or {}).get("precision") == "fp8"
         which = "8.9, 12.0 and later" if low else "8.0, 8.6, 8.9, 12.0 and later"
@@ -179,6 +187,8 @@ def _failure(told: dict[str, Any], process: _Builder, name: str, graph: Path, re
         died = signal.Signals(-code).name
         if died == "SIGKILL":
             return f"{name}'s process was killed, as it is where memory runs out; --batch gives it less to hold"
+        if died in ("SIGTERM", "SIGINT", "SIGHUP"):
+            return f"{name}'s process was ended by {died} from outside"
         return f"{name} dies of the graph ({died}{': ' + last if last else ''}); {remedies.ELSEWHERE}"
     last = (process.errors.strip().splitlines() or [f"exit code {code}"])[-1][:300]
     return f"{name} cannot build the engine: {last}"

@@ -106,13 +106,29 @@ def build(graph: Path, recipe: Recipe, cached: Path, plan: Path) -> dict[str, An
     engine = builder.build_serialized_network(network, config)
     if engine is None:
         raise Refused({"message": log.reason()})
-    plan.write_bytes(engine)
-    facts = {"flags": flags, "layers": network.num_layers, "seconds": round(time.perf_counter() - started, 3)}
+    try:
+        plan.write_bytes(engine)
+    except OSError as error:
+        raise Refused({"message": f"{plan.name} cannot be written: {error.strerror}"}) from None
+    facts = {
+        "tensors": _tensors(trt, network),
+        "graph": graph.name,
+        "flags": flags,
+        "layers": network.num_layers,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
     if cache is not None:
         raw = bytes(config.get_timing_cache().serialize())
         cached.write_bytes(raw)
         facts["timing_cache"] = hashlib.sha256(raw).hexdigest()
     return {**facts, "warnings": log.warnings[:8]}
+
+
+def _tensors(trt: Any, network: Any) -> list[tuple[str, str, list[int]]]:
+    """Name, dtype and shape of what the network takes and then of what it gives; -1 is a dynamic size."""
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    outputs = [network.get_output(index) for index in range(network.num_outputs)]
+    return [(item.name, item.dtype.name.lower(), list(item.shape)) for item in (*inputs, *outputs)]
 
 
 def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.errors import PenstockError
-from penstock.signature import Dim, Signature
+from penstock.signature import Dim, Signature, first_message
 
 # The files of an engine's artifact: the engine, the typed graph that it is built from, and where TensorRT 8 and later
 # ones need two, that of the later.
@@ -16,6 +16,7 @@ MODEL_FILE, GRAPH_FILE, LATER_FILE = "model.plan", "model.onnx", "model.later.on
 Shape = tuple[int, ...]
 # Of each input the least, the usual and the largest shape.
 Profile = dict[str, tuple[Shape, Shape, Shape]]
+MOST_WORKSPACE_MB, MOST_PROFILES = 2**20, 32
 Compatibility = Literal["none", "ampere+", "same-cc"]
 
 
@@ -28,7 +29,7 @@ class Wishes(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     flavor: Literal["tensorrt", "tensorrt_rtx"] | None = None
-    workspace_mb: int | None = Field(default=None, ge=1)
+    workspace_mb: int | None = Field(default=None, ge=1, le=MOST_WORKSPACE_MB)
     level: int | None = Field(default=None, ge=0, le=5)
     hardware_compat: Compatibility = "none"
     limit_s: float = Field(default=3600.0, gt=0, le=86_400, allow_inf_nan=False)
@@ -52,11 +53,24 @@ def wishes(**given: Any) -> Wishes:
     return Wishes(**given)
 
 
+def check(wishes: Wishes, flavor: str | None) -> None:
+    """See that a flavor takes the wishes.
+
+    Raises:
+        PenstockError: it does not.
+    """
+    if flavor == "tensorrt_rtx" and wishes.hardware_compat != "none":
+        raise PenstockError(
+            f"--hardware-compat {wishes.hardware_compat}: engines of TensorRT for RTX run on all its GPUs as they are; "
+            "leave it out"
+        )
+
+
 class Recipe(Wishes):
     """What a builder is told beside the graph: the precision that it holds, profiles, and what the user asked for."""
 
     precision: str
-    profiles: tuple[Profile, ...] = Field(min_length=1)
+    profiles: tuple[Profile, ...] = Field(min_length=1, max_length=MOST_PROFILES + 1)
 
     @classmethod
     def of(cls, wishes: Wishes, precision: str, shapes: Sequence[Profile]) -> Recipe:
@@ -73,7 +87,14 @@ def profiles(signature: Signature, narrower: Sequence[Mapping[str, Dim]] = ()) -
     Raises:
         PenstockError: a range is of no dimension, or leaves the signature's.
     """
+    if len(narrower) > MOST_PROFILES:
+        raise PenstockError(
+            f"--profile: is given {len(narrower)} times; an engine has {MOST_PROFILES} profiles at most"
+        )
     for ranges in narrower:
+        if all(signature.dims.get(name) == dim for name, dim in ranges.items()):
+            named = ";".join(f"{name}={dim.min},{dim.opt},{dim.max}" for name, dim in ranges.items())
+            raise PenstockError(f"--profile {named}: is the whole range, which every engine is tuned for; leave it out")
         for name, dim in ranges.items():
             if name not in signature.dims:
                 raise PenstockError(
@@ -109,4 +130,6 @@ def of_build(build: Mapping[str, Any]) -> Recipe | None:
     try:
         return Recipe.model_validate(build["recipe"])
     except ValueError as error:
-        raise PenstockError(f"the receipt's build recipe is damaged: {error}") from None
+        raise PenstockError(
+            f"the receipt's build recipe is damaged: {first_message(error)}; export the model again"
+        ) from None

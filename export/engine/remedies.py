@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import require
+from penstock.signature import Signature
 
 ELSEWHERE = "--format onnx runs the model on the same GPU through onnxruntime"
 _MOST = 3
@@ -70,3 +71,34 @@ def of_message(message: str) -> str:
     if "no implementation" in low or "could not find any implementation" in low:
         return f"{message}; try --builder-level 5, a larger --workspace, or another precision; {ELSEWHERE}"
     return f"{message}; {ELSEWHERE}"
+
+
+# TensorRT's names of dtypes, and numpy's; 8 reads integers of 64 bits as 32, which the runner looks after.
+_DTYPES = {"float": "float32", "half": "float16", "bf16": "bfloat16"}
+_TAKEN = {"int64": ("int64", "int32")}
+
+
+def of_contract(tensors: Sequence[tuple[str, str, Sequence[int]]], signature: Signature) -> str | None:
+    """How a network's inputs and outputs differ from a signature's, in words, or None.
+
+    Args:
+        tensors: name, dtype and shape of each input and then each output; -1 is a size not known before the run.
+        signature: what the receipt is to promise.
+    """
+    promised = (*signature.inputs, *signature.outputs)
+    has, wants = sorted(name for name, _, _ in tensors), sorted(tensor.name for tensor in promised)
+    if has != wants:
+        return f"its tensors are {', '.join(has)}, and by its signature {', '.join(wants)}"
+    found = {name: (_DTYPES.get(dtype, dtype), list(shape)) for name, dtype, shape in tensors}
+    for tensor in promised:
+        dtype, shape = found[tensor.name]
+        if dtype == "float32" and tensor.dtype == "float64":
+            return f"{tensor} is computed in float32 there; export a float32 model (net.float())"
+        if dtype not in _TAKEN.get(tensor.dtype, (tensor.dtype,)):
+            return f"{tensor} is {dtype} there"
+        alike = len(shape) == len(tensor.shape) and all(
+            size in (-1, wanted) or isinstance(wanted, str) for size, wanted in zip(shape, tensor.shape, strict=True)
+        )
+        if not alike:
+            return f"{tensor} has shape {shape} there"
+    return None

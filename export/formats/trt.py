@@ -58,12 +58,12 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     elif options.opset is not None:
         graph = at_opset(graph, options.opset)
     written = _write(graph, folder, GRAPH_FILE)
-    facts = _deferred(recipe) if options.defer else build(written, recipe, folder / MODEL_FILE, work)
+    facts = _deferred(recipe) if options.defer else build(written, recipe, folder / MODEL_FILE, work, source.signature)
     return Built(
         runtime="tensorrt",
         model_file=GRAPH_FILE if options.defer else MODEL_FILE,
         hardware=hardware(facts),
-        build={"opset": graphs.opset(graph), **facts, **(lowered.notes if lowered else {})},
+        build={"opset": graphs.opset(graph), **_later(half, options), **facts, **(lowered.notes if lowered else {})},
         calibration=lowered.calibration if lowered else None,
         plan=lowered.plan if lowered else None,
         stand_in=stand_in(graph if half is None else half, work) or ("onnxruntime", folder / GRAPH_FILE),
@@ -127,6 +127,10 @@ def _too_large(source: Source, work: Path) -> set[str]:
     graph = qdq.named(source.graph)
     unsafe = for_half(graph, "fp16", source.signature, source.calibration or source.samples, work).unsafe
     return {node.op_type for node in graph.graph.node if node.name in unsafe}
+
+
+def _later(half: Any | None, options: Options) -> dict[str, Any]:
+    return {"later_opset": graphs.opset(half)} if half is not None and options.defer else {}
 
 
 def _deferred(recipe: Recipe) -> dict[str, Any]:

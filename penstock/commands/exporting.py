@@ -65,7 +65,7 @@ def export(
         ),
     ] = None,
     workspace: Annotated[
-        int | None, typer.Option(min=1, help="The builder's scratch memory on the GPU, in MiB.")
+        int | None, typer.Option(min=1, max=1_048_576, help="The builder's scratch memory on the GPU, in MiB.")
     ] = None,
     builder_level: Annotated[
         int | None, typer.Option(min=0, max=5, help="The builder's effort, 0 to 5; default: TensorRT's own, 3.")
@@ -203,7 +203,7 @@ def export(
 def build(
     artifact: Annotated[Path, typer.Argument(help="An artifact of `penstock export --format trt`.")],
     trt_flavor: Annotated[str | None, typer.Option(help="Instead of the recipe's: tensorrt or tensorrt-rtx.")] = None,
-    workspace: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's, MiB.")] = None,
+    workspace: Annotated[int | None, typer.Option(min=1, max=1_048_576, help="Instead of the recipe's, MiB.")] = None,
     builder_level: Annotated[int | None, typer.Option(min=0, max=5, help="Instead of the recipe's, 0 to 5.")] = None,
     hardware_compat: Annotated[
         str | None, typer.Option(help="Instead of the recipe's: none, ampere+, same-cc.")
@@ -214,7 +214,7 @@ def build(
 ) -> None:
     """Build an engine from the graph and recipe in an artifact, deferred or built elsewhere, for this machine.
 
-    It is run against its source's answers, and published as the next version.
+    It is run against its source's answers, if this machine can run it, and published as the next version.
 
     Examples: `penstock build models/digits-trt-fp16` · `penstock build models/digits-trt-fp16 --builder-level 5`
     """

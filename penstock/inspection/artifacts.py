@@ -117,8 +117,24 @@ def _made(receipt: Receipt, versions: Sequence[int]) -> dict[str, str]:
         "created": receipt.created.isoformat(sep=" ", timespec="seconds"),
         "source": ", ".join(word for word in words if word),
         "code": f"sha256 {source.code[:12]}…" if source.code else "",
-        "build": settings(receipt.build),
+        "build": settings({name: fact for name, fact in receipt.build.items() if name != "recipe"}),
+        "recipe": _recipe(receipt.build),
     }
+
+
+def _recipe(build: Mapping[str, Any]) -> str:
+    """An engine's recipe in words: each profile's least, usual and largest shapes."""
+    recipe = build.get("recipe")
+    if not isinstance(recipe, Mapping):
+        return ""
+
+    def shapes(profile: Mapping[str, Any]) -> str:
+        each = (f"{name} {'/'.join('x'.join(map(str, shape)) for shape in ends)}" for name, ends in profile.items())
+        return " ".join(each)
+
+    profiles = [shapes(profile) for profile in recipe.get("profiles", ())]
+    rest = [f"{key} {value}" for key, value in recipe.items() if key not in ("profiles", "precision")]
+    return "; ".join([*(f"profile {text}" for text in profiles), *rest])
 
 
 def _verified(receipt: Receipt) -> dict[str, str]:
@@ -168,7 +184,8 @@ def _chosen(choice: Choice) -> str:
 
 def graph_of(found: Artifact) -> Any | None:
     """The ONNX graph of an artifact, which an engine has beside it; None where there is none, or no onnx package."""
-    file = found.model_path if found.model_path.suffix == ".onnx" else found.folder / "model.onnx"
+    beside = "model.later.onnx" if found.receipt.build.get("graph") == "model.later.onnx" else "model.onnx"
+    file = found.model_path if found.model_path.suffix == ".onnx" else found.folder / beside
     try:
         return read_model(require("onnx", "export", "reading the graph"), file).graph if file.is_file() else None
     except PenstockError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.export import deferred, pipeline
 from penstock.export.engine.build import build
 from penstock.export.engine.recipe import of_build
 from penstock.export.pipeline import Request
+from penstock.inspection.artifacts import graph_of as inspection_graph
 from penstock.runtimes import Runner
 from penstock.signature import Dim
 
@@ -156,7 +158,9 @@ def test_an_engine_that_this_machine_runs_is_held_to_its_source_and_never_stoppe
     monkeypatch.setattr(runtimes, "unavailable", lambda *_: None)
     monkeypatch.setattr(runtimes, "load", loaded)
     monkeypatch.setattr(trial, "attempt", lambda *_: None)
-    receipt = built.receipt.model_copy(update={"precision": "int8"})
+    recipe = {**built.receipt.build["recipe"], "precision": "int8"}
+    build = {**built.receipt.build, "recipe": recipe}
+    receipt = built.receipt.model_copy(update={"precision": "int8", "build": build})
     (built.folder / artifact.RECEIPT).write_text(receipt.to_json())
     said: list[str] = []
     again = deferred.build(built.folder, said.append).receipt
@@ -209,9 +213,56 @@ def test_int8_beside_fp16_leaves_a_graph_for_tensorrt_8_and_one_for_later_ones(t
     kinds = onnx.TensorProto
     assert scales == {"model.onnx": {kinds.FLOAT}, "model.later.onnx": {kinds.FLOAT16}}
     built = deferred.build(left.folder.parent, lambda line: None)
+    # What is told of it is of the graph that it was built from.
+    assert (left.receipt.build["opset"], built.receipt.build["graph"]) == (17, "model.later.onnx")
+    opset = onnx.load(str(built.folder / "model.later.onnx")).opset_import[0].version
+    assert built.receipt.build["opset"] == opset != 17
+    kept = inspection_graph(built)
+    assert [node.name for node in kept.node] == [
+        node.name for node in onnx.load(str(built.folder / "model.later.onnx")).graph.node
+    ]
     # Without the other graph the engine is the same: TensorRT for RTX has taken the later one.
     (built.folder / "model.onnx").unlink()
     recipe = of_build(built.receipt.build)
     assert recipe is not None
-    facts = build(built.folder / "model.onnx", recipe, tmp_path / "again.plan", tmp_path)
+    facts = build(built.folder / "model.onnx", recipe, tmp_path / "again.plan", tmp_path, built.receipt.signature)
     assert facts["layers"] == built.receipt.build["layers"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runtime": "onnxruntime"}, "runtime is onnxruntime; by its signature and format it is tensorrt"),
+        ({"precision": "fp32"}, "build.recipe.precision is fp16"),
+        ({"recipe": {"profiles": [{"image": [[1, 1, 8, 8], [1, 1, 8, 8], [2, 1, 8, 8]]}]}}, "build.recipe.profiles is"),
+        ({"files": None}, "model.onnx, which the engine is built from, has no digest"),
+    ],
+    ids=["runtime", "precision", "profiles", "graph"],
+)
+def test_a_receipt_that_promises_another_engine_than_its_recipe_makes_is_refused(
+    models: Path, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    shutil.copytree(models, tmp_path / "models")
+    path = tmp_path / "models" / "digits-trt-fp16" / "1" / artifact.RECEIPT
+    content = json.loads(path.read_text())
+    content["build"]["recipe"].update(change.pop("recipe", {}))
+    if "files" in change:
+        content["files"]["golden"] = content["files"].pop("model.onnx")
+        content["model_file"] = "golden"
+        path.with_name("model.onnx").rename(path.with_name("golden"))
+        change = {}
+    path.write_text(json.dumps({**content, **change}))
+    with pytest.raises(PenstockError, match=words):
+        deferred.build(path.parent.parent, lambda line: None)
+    assert [version.name for version in path.parent.parent.iterdir() if version.is_dir()] == ["1"]
+
+
+def test_evidence_that_the_receipt_does_not_vouch_for_is_not_read(
+    built: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {name: digest for name, digest in built.receipt.files.items() if name != evidence.EVIDENCE}
+    found = Artifact(built.folder, built.receipt.model_copy(update={"files": files}))
+    golden, _ = built.golden()
+    held = deferred._evidence(found)
+    assert held.samples == len(golden["image"])
+    assert deferred._evidence(built).samples > held.samples

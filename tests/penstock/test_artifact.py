@@ -327,7 +327,7 @@ def test_the_next_number_is_one_more_than_the_highest_that_is_there(tmp_path: Pa
 
 def test_an_output_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("mine")
-    with pytest.raises(PenstockError, match=rf"--output {tmp_path / 'models'}: cannot be written"):
+    with pytest.raises(PenstockError, match=rf"repository {tmp_path / 'models'}: cannot be written"):
         publish(tmp_path / "models")
     assert (tmp_path / "models").read_text() == "mine"
 
@@ -341,9 +341,51 @@ def test_a_publication_that_fails_at_its_last_step_leaves_no_drafts(tmp_path: Pa
     else:
         home.touch()
     before = tree(tmp_path)
-    with pytest.raises(PenstockError, match="--output"):
+    with pytest.raises(PenstockError, match=r"small: exists and is not a model|repository .*: cannot be written"):
         publish(tmp_path)
     assert tree(tmp_path) == before
+
+
+def test_after_the_last_version_there_is_none(tmp_path: Path) -> None:
+    publish(tmp_path)
+    (tmp_path / "small" / "999999999").mkdir()
+    before = tree(tmp_path)
+    with pytest.raises(PenstockError, match="small/999999999: the last number that a version can have"):
+        publish(tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_a_version_is_numbered_in_ascii(tmp_path: Path) -> None:
+    publish(tmp_path)
+    (tmp_path / "small" / "1\N{ARABIC-INDIC DIGIT THREE}").mkdir()
+    assert artifact.versions(tmp_path / "small") == [1]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
+def test_a_receipt_that_cannot_be_one_is_refused_unread(tmp_path: Path, kind: str) -> None:
+    publish(tmp_path)
+    receipt = tmp_path / "small" / "1" / artifact.RECEIPT
+    receipt.unlink()
+    if kind == "pipe":
+        os.mkfifo(receipt)
+    elif kind == "device":
+        receipt.symlink_to("/dev/zero")
+    else:
+        with receipt.open("wb") as file:
+            file.truncate(65 * 2**20)
+    with pytest.raises(PenstockError, match="damaged receipt: it is"):
+        artifact.read(tmp_path / "small")
+
+
+@pytest.mark.parametrize("fact", ["flavor", "version", "gpu", "compute_capability", "recipe"])
+def test_a_build_fact_of_another_kind_is_a_damaged_receipt(tmp_path: Path, fact: str) -> None:
+    publish(tmp_path)
+    path = tmp_path / "small" / "1" / artifact.RECEIPT
+    content = json.loads(path.read_text())
+    content["build"][fact] = ["tensorrt"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(PenstockError, match=rf"damaged receipt: build.*{fact} is"):
+        artifact.read(tmp_path / "small")
 
 
 def copied(repository: Path, tmp_path: Path) -> Artifact:

@@ -166,7 +166,7 @@ def test_a_machine_without_a_gpu_is_told_that_one_is_needed(machine: Machine, de
     machine("tensorrt", gpus=[])
     reason = engines.unavailable(built(), device)
     assert reason == (
-        "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; none was found on this machine"
+        "a TensorRT engine needs an NVIDIA GPU, its driver and cuda-bindings; no GPU was found on this machine"
     )
 
 
@@ -196,7 +196,7 @@ def test_without_a_gpu_it_is_tensorrt_for_rtx_that_builds(machine: Machine) -> N
     machine("tensorrt", "tensorrt_rtx", gpus=[])
     assert engines.flavor_of(build=True)[0] == "tensorrt_rtx"
     machine("tensorrt", gpus=[])
-    with pytest.raises(PenstockError, match=r"builds engines on a machine with an NVIDIA GPU alone; none was found"):
+    with pytest.raises(PenstockError, match=r"builds engines on a machine with an NVIDIA GPU alone; no GPU was found"):
         engines.flavor_of(build=True)
 
 
@@ -274,9 +274,9 @@ def test_without_cuda_bindings_it_is_them_that_are_missing(bindings: Callable[..
 
 def test_without_a_driver_or_a_gpu_none_was_found(bindings: Callable[..., None]) -> None:
     bindings(Cuda(Status.cudaErrorInsufficientDriver))
-    assert cuda.problem() == "none was found on this machine"
+    assert cuda.problem() == "no GPU was found on this machine"
     bindings(Cuda(Status.cudaSuccess, 0), PROPRIETARY)
-    assert cuda.problem() == "none was found on this machine"
+    assert cuda.problem() == "no GPU was found on this machine"
 
 
 def test_where_there_is_a_driver_and_cuda_fails_it_is_told_by_cudas_own_name(bindings: Callable[..., None]) -> None:

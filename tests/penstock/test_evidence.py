@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -68,4 +69,27 @@ def test_a_damaged_file_is_refused_by_its_name(damage: Any, tmp_path: Path) -> N
     else:
         path.write_bytes(path.read_bytes()[:200] if damage == "cut" else damage)
     with pytest.raises(PenstockError, match=r"evidence\.npz: cannot be read"):
+        evidence.read(tmp_path, SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input:file": np.zeros((0, 3), np.float32)}, r"file is float32\[0, 3\]"),
+        ({"output:y": np.array([["a", "b"]] * 5)}, "y is str"),
+        ({"input:file": np.zeros((5, 3, 1), np.float32)}, r"file is float32\[5, 3, 1\]"),
+        ({"places": np.frombuffer(b'[{"what": "x", "rows": 0}]', np.uint8)}, "rows of place 0 are 0"),
+        ({"places": np.frombuffer(b"{}", np.uint8)}, "its places are no list"),
+    ],
+)
+def test_evidence_of_another_form_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    inputs, outputs = drawn(5)
+    evidence.write(tmp_path, Rows(inputs, None), outputs, 5, [Place("x", 5, inputs, outputs)])
+    path = tmp_path / evidence.EVIDENCE
+    with np.load(path) as held, zipfile.ZipFile(tmp_path / "new.npz", "w") as archive:
+        for name in held.files:
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, change.get(name, held[name]))
+    (tmp_path / "new.npz").replace(path)
+    with pytest.raises(PenstockError, match=f"evidence.npz: damaged: .*{words}"):
         evidence.read(tmp_path, SIGNATURE)

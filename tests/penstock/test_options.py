@@ -161,3 +161,21 @@ def test_a_bare_script_takes_no_file_for_its_value(typed: str, meant: str) -> No
     words = typed.split()
     assert options.spelled_out(words) == meant.split()
     assert words == typed.split()
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["batch=1,1,1;batch=2,2,2"], "names batch twice"),
+        (["batch=1,1,1", "batch=1"], "is given twice"),
+        ([""], "must read NAME="),
+        ([";"], "must read NAME="),
+    ],
+)
+def test_profiles_that_say_a_thing_twice_or_nothing_are_refused(texts: list[str], words: str) -> None:
+    with pytest.raises(PenstockError, match=words):
+        options.profiles(texts)
+
+
+def test_a_profile_may_end_with_its_separator() -> None:
+    assert options.profiles(["batch=1,2,3;"]) == options.profiles(["batch=1,2,3"])

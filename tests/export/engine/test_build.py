@@ -52,7 +52,7 @@ def asked(**wishes: Any) -> Recipe:
 
 def test_an_engine_is_built_and_the_facts_tell_of_it(graph: Path, tmp_path: Path) -> None:
     plan = tmp_path / "model.plan"
-    facts = build(graph, asked(level=1), plan, tmp_path)
+    facts = build(graph, asked(level=1), plan, tmp_path, SIGNATURE)
     assert plan.read_bytes()[:4] == b"vtrt"
     assert facts["flavor"] == "tensorrt_rtx"
     assert facts["seconds"] > 0
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_graph_is_refused_and_leaves_nothing(tmp_path: Path) -
     bad = tmp_path / "model.onnx"
     bad.write_bytes(b"no graph")
     with pytest.raises(PenstockError, match=r"TensorRT for RTX \S+ cannot read the graph: .*--format onnx"):
-        build(bad, asked(), tmp_path / "model.plan", tmp_path)
+        build(bad, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
     assert not (tmp_path / "model.plan").exists()
 
 
@@ -78,18 +78,18 @@ def test_an_operator_that_tensorrt_lacks_is_named_with_its_node(tmp_path: Path) 
     ]
     path = saved(tmp_path / "model.onnx", nodes)
     with pytest.raises(PenstockError, match=r"cannot read the graph: node 'odd one' \(BitShift\): "):
-        build(path, asked(), tmp_path / "model.plan", tmp_path)
+        build(path, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 def test_a_builder_that_takes_too_long_is_ended(graph: Path, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=r"within --build-limit 0.05 s"):
-        build(graph, asked(limit_s=0.05), tmp_path / "model.plan", tmp_path)
+        build(graph, asked(limit_s=0.05), tmp_path / "model.plan", tmp_path, SIGNATURE)
     assert not (tmp_path / "model.plan").exists()
 
 
 def test_what_rtx_has_no_use_for_is_refused_in_words(graph: Path, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="--hardware-compat: "):
-        build(graph, asked(hardware_compat="ampere+"), tmp_path / "model.plan", tmp_path)
+        build(graph, asked(hardware_compat="ampere+"), tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 def test_a_flavor_that_is_not_installed_is_named(graph: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_flavor_that_is_not_installed_is_named(graph: Path, tmp_path: Path) ->
     if importlib.util.find_spec("tensorrt"):
         pytest.skip("TensorRT is installed here")
     with pytest.raises(PenstockError, match="needs tensorrt, which is not installed"):
-        build(graph, asked().model_copy(update={"flavor": "tensorrt"}), tmp_path / "model.plan", tmp_path)
+        build(graph, asked().model_copy(update={"flavor": "tensorrt"}), tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 START = "import os, signal, sys, time\nfrom penstock.export.engine import builder\nbuilder._alone()\n"
@@ -123,9 +123,10 @@ def test_what_libraries_print_is_not_among_the_lines_that_the_builder_tells() ->
 def test_an_engine_is_built_though_libraries_print_bytes_that_are_no_text(
     graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = "builder.tell(done={'flags': [], 'layers': 3, 'seconds': 0.5})"
+    tensors = "[('x', 'float', [-1, 8]), ('y', 'float', [-1, 4])]"
+    told = f"builder.tell(done={{'tensors': {tensors}, 'flags': [], 'layers': 3, 'seconds': 0.5}})"
     run_as(monkeypatch, f"{NOISE}os.write(builder._told, b'\\xff\\n')\n{told}")
-    assert build(graph, asked(), tmp_path / "model.plan", tmp_path)["layers"] == 3
+    assert build(graph, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)["layers"] == 3
 
 
 def test_a_builder_that_fails_is_told_by_its_last_words_though_they_are_no_text(
@@ -133,7 +134,7 @@ def test_a_builder_that_fails_is_told_by_its_last_words_though_they_are_no_text(
 ) -> None:
     run_as(monkeypatch, f"{NOISE}os.write(2, b'out of \\xff\\n')\nsys.exit(3)")
     with pytest.raises(PenstockError, match="cannot build the engine: out of \N{REPLACEMENT CHARACTER}"):
-        build(graph, asked(), tmp_path / "model.plan", tmp_path)
+        build(graph, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,7 @@ def test_a_builder_that_fails_is_told_by_its_last_words_though_they_are_no_text(
     [
         ("SIGKILL", "'s process was killed, as it is where memory runs out; --batch gives it less to hold"),
         ("SIGSEGV", r" dies of the graph \(SIGSEGV: last words\); "),
+        ("SIGTERM", "'s process was ended by SIGTERM from outside"),
     ],
 )
 def test_a_builder_that_is_killed_is_told_as_such(
@@ -148,7 +150,7 @@ def test_a_builder_that_is_killed_is_told_as_such(
 ) -> None:
     run_as(monkeypatch, f"print('last words', flush=True)\nos.kill(os.getpid(), signal.{number})")
     with pytest.raises(PenstockError, match=rf"^TensorRT for RTX \S+{words}"):
-        build(graph, asked(), tmp_path / "model.plan", tmp_path)
+        build(graph, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 def test_a_builder_ends_with_whoever_asked_for_it(graph: Path, tmp_path: Path) -> None:
@@ -161,10 +163,12 @@ def test_a_builder_ends_with_whoever_asked_for_it(graph: Path, tmp_path: Path) -
             os.write(pipe, bytes(4096))
     code = (
         "import sys\nfrom pathlib import Path\nfrom penstock.export.engine import build, recipe\n"
-        "graph, plan = map(Path, sys.argv[1:3])\n"
-        "build.build(graph, recipe.Recipe.model_validate_json(sys.argv[3]), plan, graph.parent)"
+        "from penstock.signature import Signature\ngraph, plan = map(Path, sys.argv[1:3])\n"
+        "wanted = recipe.Recipe.model_validate_json(sys.argv[3])\n"
+        "build.build(graph, wanted, plan, graph.parent, Signature.model_validate_json(sys.argv[4]))"
     )
-    command = [sys.executable, "-c", code, str(graph), str(plan), asked(level=0).model_dump_json()]
+    words = (str(graph), str(plan), asked(level=0).model_dump_json(), SIGNATURE.model_dump_json())
+    command = [sys.executable, "-c", code, *words]
     try:
         with subprocess.Popen(command) as process:
             try:
@@ -201,7 +205,7 @@ def test_what_tensorrt_8_does_not_have_is_refused_before_anything_is_built(
     recipe = asked().model_copy(update={"precision": precision})
     run_as(monkeypatch, "sys.exit('it was started')")
     with pytest.raises(PenstockError, match=rf"--precision {precision}: TensorRT \S+ has none; 10.12 and later do"):
-        build(graph, recipe, tmp_path / "model.plan", tmp_path)
+        build(graph, recipe, tmp_path / "model.plan", tmp_path, SIGNATURE)
 
 
 @pytest.mark.parametrize(
@@ -229,3 +233,17 @@ def test_building_and_deferring_need_neither_torch_nor_onnx() -> None:
     code = f"import sys, {modules}\nprint({{'torch', 'onnx'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_graph_of_another_model_than_the_signature_s_is_refused(graph: Path, tmp_path: Path) -> None:
+    other = SIGNATURE.model_copy(update={"outputs": (Tensor(name="y", shape=("batch", 5)),)})
+    with pytest.raises(PenstockError, match=r"reads model.onnx as another model: y:float32\[batch,5\] has shape"):
+        build(graph, asked(), tmp_path / "model.plan", tmp_path, other)
+
+
+def test_a_disk_that_is_full_is_not_laid_to_tensorrt(
+    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "none" / "model.plan"
+    with pytest.raises(PenstockError, match=r"model.plan cannot be written: No such file"):
+        build(graph, asked(), plan, tmp_path, SIGNATURE)

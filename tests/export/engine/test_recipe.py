@@ -63,3 +63,24 @@ def test_a_damaged_recipe_is_refused(damage: dict[str, Any]) -> None:
 def test_a_wish_that_is_no_choice_is_refused_with_the_choices(option: str, given: dict[str, str]) -> None:
     with pytest.raises(PenstockError, match=f"{option}: must be one of"):
         recipe.wishes(**{"flavor": None, "hardware_compat": "none", **given})
+
+
+def test_a_profile_of_the_whole_range_is_refused_as_it_is_there_already() -> None:
+    dim = next(iter(SIGNATURE.dims))
+    with pytest.raises(PenstockError, match="is the whole range, which every engine is tuned for"):
+        recipe.profiles(SIGNATURE, [{dim: SIGNATURE.dims[dim]}])
+
+
+def test_profiles_are_bounded() -> None:
+    dim, whole = next(iter(SIGNATURE.dims.items()))
+    many = [{dim: Dim(min=1, opt=1, max=1)}] * 33
+    assert whole.max > 1
+    with pytest.raises(PenstockError, match="33 times; an engine has 32 profiles at most"):
+        recipe.profiles(SIGNATURE, many)
+
+
+def test_what_tensorrt_for_rtx_has_no_use_for_is_refused_before_anything_is_done() -> None:
+    asked = recipe.wishes(flavor="tensorrt-rtx", hardware_compat="same-cc")
+    with pytest.raises(PenstockError, match=r"--hardware-compat same-cc: .*leave it out"):
+        recipe.check(asked, "tensorrt_rtx")
+    recipe.check(asked, "tensorrt")

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from penstock.export.engine import remedies
+from penstock.signature import Dim, Signature, Tensor
 
 
 @pytest.fixture
@@ -72,3 +73,39 @@ def test_the_builders_last_words_have_theirs(message: str, remedy: str) -> None:
 
 def test_what_an_option_is_refused_for_needs_none() -> None:
     assert remedies.of_message("--version-compat: none here") == "--version-compat: none here"
+
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="ids", dtype="int64", shape=("batch", 4)), Tensor(name="x", shape=("batch", 3))),
+    outputs=(Tensor(name="y", shape=("batch", 2)),),
+    dims={"batch": Dim(min=1, opt=8, max=64)},
+)
+NETWORK = [("ids", "int32", [-1, 4]), ("x", "float", [-1, 3]), ("y", "float", [-1, 2])]
+
+
+def changed(number: int, *tensor: Any) -> list[Any]:
+    return [*NETWORK[:number], tensor, *NETWORK[number + 1 :]]
+
+
+@pytest.mark.parametrize("network", [NETWORK, changed(0, "ids", "int64", [-1, 4]), changed(2, "y", "float", [-1, -1])])
+def test_a_network_that_takes_and_gives_what_the_signature_says_is_that_model(network: Any) -> None:
+    assert remedies.of_contract(network, SIGNATURE) is None
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (NETWORK[:2], "its tensors are ids, x, and by its signature ids, x, y"),
+        (changed(1, "z", "float", [-1, 3]), "its tensors are ids, y, z"),
+        (changed(1, "x", "half", [-1, 3]), "x:float32[batch,3] is float16 there"),
+        (changed(1, "x", "float", [-1, 4]), "x:float32[batch,3] has shape [-1, 4] there"),
+        (changed(1, "x", "float", [-1, 3, 1]), "has shape [-1, 3, 1] there"),
+    ],
+)
+def test_a_network_of_another_model_is_told_by_what_differs(network: Any, words: str) -> None:
+    assert words in (remedies.of_contract(network, SIGNATURE) or "")
+
+
+def test_a_float64_model_is_told_that_it_would_be_computed_in_less() -> None:
+    double = SIGNATURE.model_copy(update={"outputs": (Tensor(name="y", dtype="float64", shape=("batch", 2)),)})
+    assert "is computed in float32 there; export a float32 model" in (remedies.of_contract(NETWORK, double) or "")
