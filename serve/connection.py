@@ -10,21 +10,35 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from typing_extensions import Buffer
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
 from penstock.serve.heads import Head, read_head
 from penstock.serve.wire import Infer
 
 _PREFIX = b"POST /v2/models/"
 _END = b"\r\n\r\n"
-_MOST_HEAD = 65_536
 _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The largest body received here, how many connections there may be, and how long each may be idle, in seconds.
+
+    A request must be whole `receive_s` after its first byte: a client that drips bytes holds memory and a place.
+    """
+
+    body_bytes: int = 64 * 2**20
+    connections: int = 4096
+    idle_s: float = 75.0
+    receive_s: float = 60.0
 
 
 class Connections:
@@ -32,44 +46,45 @@ class Connections:
 
     Args:
         infer: answers the requests.
-        most_bytes: the largest body received here.
+        limits: what clients are given.
     """
 
-    def __init__(self, infer: Infer, most_bytes: int) -> None:
+    def __init__(self, infer: Infer, limits: ConnectionLimits) -> None:
         self.infer = infer
-        self.most_bytes = most_bytes
+        self.limits = limits
         # What is received goes here until it is known what it is; it is read before the next connection's is.
-        self.scratch = memoryview(bytearray(_MOST_HEAD))
+        self.scratch = memoryview(bytearray(MOST_HEAD))
 
     def __call__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         loop = _loop or asyncio.get_running_loop()
         behind = functools.partial(Behind, config, server_state, app_state, loop)
-        return Connection(self, behind, server_state, loop, config.timeout_keep_alive)
+        return Connection(self, behind, server_state, loop)
 
 
 class Connection(asyncio.BufferedProtocol):
     """What one client sends and is sent, a request at a time; requests that come early wait for their turn."""
 
-    def __init__(
-        self, server: Connections, behind: Callable[[Connection], Behind], state: Any, loop: Any, keep_alive_s: float
-    ) -> None:
+    def __init__(self, server: Connections, behind: Callable[[Connection], Behind], state: Any, loop: Any) -> None:
         self._server, self._make_behind, self._state, self._loop = server, behind, state, loop
-        self._keep_alive_s = keep_alive_s
         self._behind: Behind | None = None
         self._transport: Any = None
         self._waiting = b""
         self._head: Head | None = None
         self._body = memoryview(b"")
-        self._filled = 0
+        self._filled = self._unsent = 0
         self._task: asyncio.Task[None] | None = None
         self._clogged = self._paused = self._ending = self._handed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._idle_since = 0.0
+        self._since = 0.0
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        most = self._server.limits.connections
+        if len(self._state.connections) >= most:
+            refuse(transport, 503, f"{most} connections are open, as many as there may be (--max-connections)")
+            return
         self._state.connections.add(self)
-        self._idle_since = self._loop.time()
+        self._since = self._loop.time()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,10 +108,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == len(self._body):
                 self._start()
             return
+        if not self._waiting:
+            self._since = self._loop.time()
         self._waiting += bytes(self._server.scratch[:nbytes])
-        if self._task is None:
-            self._next()
-        elif len(self._waiting) >= _MOST_HEAD:
+        self._next()
+        if len(self._waiting) >= MOST_HEAD and (self._task is not None or self._clogged):
             self._paused = True
             self._transport.pause_reading()
 
@@ -105,10 +121,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._clogged = True
+        self._unsent = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         self._clogged = False
-        self._next()
+        self._go_on()
 
     def shutdown(self) -> None:
         """Told by the server that stops: finish what is under way, and close."""
@@ -131,11 +148,11 @@ class Connection(asyncio.BufferedProtocol):
             self._hand_over()
             return
         if end < len(_END):
-            if len(self._waiting) >= _MOST_HEAD:
-                refuse_long_head(self._transport)
+            if len(self._waiting) >= MOST_HEAD:
+                refuse(self._transport, 431, LONG_HEAD)
             return
         head = read_head(self._waiting[:end])
-        if head is None or head.length > self._server.most_bytes:
+        if head is None or head.length > self._server.limits.body_bytes:
             self._hand_over()
             return
         self._head, self._body = head, _room(head.length, head.json_length)
@@ -162,11 +179,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         kept = head.keep_alive and not self._ending
         self._write(status, headers, parts, kept=kept)
-        self._idle_since = self._loop.time()
-        if not kept:
+        self._since = self._loop.time()
+        if kept:
+            self._go_on()
+        else:
             self._transport.close()
-            return
-        if self._paused:
+
+    def _go_on(self) -> None:
+        """Take what came early, now that there is nothing in the way."""
+        if self._paused and self._task is None and not self._clogged:
             self._paused = False
             self._transport.resume_reading()
         self._next()
@@ -195,67 +216,40 @@ class Connection(asyncio.BufferedProtocol):
         """Told by the server behind: its requests are answered."""
         self._handed = False
         self._state.connections.add(self)
-        self._idle_since = self._loop.time()
+        self._since = self._loop.time()
         self._transport.set_protocol(self)
 
+    def _note_progress(self, now: float) -> None:
+        """A client that still reads an answer, however slowly, is not idle."""
+        if self._clogged:
+            unsent, self._unsent = self._unsent, self._transport.get_write_buffer_size()
+            if self._unsent < unsent:
+                self._since = now
+
     def _watch(self) -> None:
-        """Close the connection once it has been idle for too long."""
-        idle = self._task is None and not self._receiving and not self._handed
-        left = self._idle_since + self._keep_alive_s - self._loop.time()
-        if idle and left <= 0:
-            self._transport.close()
-            return
-        self._timer = self._loop.call_later(left if left > 0 else self._keep_alive_s, self._watch)
-
-
-class Behind(HttpToolsProtocol):
-    """uvicorn's HTTP server, which has a connection while it answers, and then gives it back."""
-
-    def __init__(self, config: Any, server_state: Any, app_state: Any, loop: Any, front: Connection) -> None:
-        super().__init__(config, server_state, app_state, loop)
-        self._front = front
-        self._within = self._heading = False
-        self._headed = 0
-
-    def given(self, transport: Any, data: bytes) -> None:
-        """Take a connection, and what was received by it."""
-        if self.transport is None:
-            self.connection_made(transport)
-        self.connections.add(self)
-        self.data_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._front.forgotten()
-
-    def data_received(self, data: bytes) -> None:
-        went_on = self._heading
-        super().data_received(data)
-        if went_on and self._heading:
-            self._headed += len(data)
-            if self._headed >= _MOST_HEAD:
-                refuse_long_head(self.transport)
-
-    def on_message_begin(self) -> None:
-        self._within = self._heading = True
-        self._headed = 0
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._heading = False
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._within = False
-
-    def on_response_complete(self) -> None:
-        idle = not self._within and not self.pipeline and not self.flow.write_paused
-        super().on_response_complete()
-        if idle and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self.connections.discard(self)
-            self._front.given_back()
+        """Close the connection once it has been idle, or a request on its way, for too long."""
+        limits, now = self._server.limits, self._loop.time()
+        late = f"the request was not whole after {limits.receive_s:g} s (--receive-limit-s)"
+        left = min(limits.idle_s, limits.receive_s)
+        if self._behind is not None and self._handed:
+            if (begun := self._behind.receiving_since) is not None:
+                left = begun + limits.receive_s - now
+                if left <= 0:
+                    self._behind.give_up(408, late)
+                    return
+        elif self._task is None:
+            self._note_progress(now)
+            on_its_way = not self._clogged and (self._receiving or bool(self._waiting))
+            left = min(left, self._since + (limits.receive_s if on_its_way else limits.idle_s) - now)
+            if left <= 0:
+                if on_its_way:
+                    refuse(self._transport, 408, late)
+                elif self._clogged:
+                    self._transport.abort()  # closing would wait for it to read what it was answered
+                else:
+                    self._transport.close()
+                return
+        self._timer = self._loop.call_later(left, self._watch)
 
 
 @functools.lru_cache(256)
@@ -264,14 +258,6 @@ def _first_lines(status: int, headers: tuple[tuple[str, str], ...], length: int,
     named = [f"{name.lower()}: {value}\r\n" for name, value in headers]
     named += [f"content-length: {length}\r\n", *([] if kept else ["connection: close\r\n"])]
     return STATUS_LINE[status] + "".join(named).encode("latin-1")
-
-
-def refuse_long_head(transport: Any) -> None:
-    """Answer a head that does not end, and close the connection: uvicorn itself would keep all of it."""
-    text = b'{"error":"the headers are over the limit of %d bytes"}' % _MOST_HEAD
-    lines = (b"content-type: application/json", b"content-length: %d" % len(text), b"connection: close", b"", text)
-    transport.write(STATUS_LINE[431] + b"\r\n".join(lines))
-    transport.close()
 
 
 def _room(length: int, json_length: int) -> memoryview:

@@ -16,7 +16,7 @@ import uvicorn
 
 from penstock.errors import PenstockError
 from penstock.serve.app import Beside, create_app
-from penstock.serve.connection import Connections
+from penstock.serve.connection import ConnectionLimits, Connections
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
@@ -25,6 +25,7 @@ from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
 BACKLOG = 2048
+_CONNECTIONS = ConnectionLimits()
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def serve(
     bounds: Bounds,
     say: Callable[[str], None],
     trace_file: Path | None = None,
+    connections: ConnectionLimits = _CONNECTIONS,
 ) -> None:
     """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
 
@@ -66,10 +68,12 @@ def serve(
         app = create_app(repository, metrics, bounds, beside, regions, tracer)
         config = uvicorn.Config(
             app,
-            http=Connections(app.infer, bounds.max_body_bytes),  # type: ignore[arg-type] # called, as a class would be
+            http=Connections(app.infer, connections),  # type: ignore[arg-type] # called, as a class would be
             log_level="warning",
             access_log=False,
             server_header=False,
+            # Idle connections are looked after by their own protocol, in whose hands they are.
+            timeout_keep_alive=math.ceil(connections.idle_s),
             # No request is waited for longer than its own limit.
             timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )

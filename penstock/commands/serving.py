@@ -37,6 +37,13 @@ def serve(
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, typer.Option(min=1, max=1000, help="Images in one request to /predict.")] = 64,
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections open at once; more are told 503.")] = 4096,
+    idle_limit_s: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds that a connection may be idle before it is closed.")
+    ] = 75.0,
+    receive_limit_s: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds from a request's first byte to its last.")
+    ] = 60.0,
     allow_shared_memory: Annotated[
         bool, typer.Option("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
     ] = False,
@@ -53,6 +60,7 @@ def serve(
     predict_module = import_stage("penstock.serve.predict", "serve")
     model_module = import_stage("penstock.serve.model", "serve")
     server = import_stage("penstock.serve.server", "serve")
+    connections = import_stage("penstock.serve.connection", "serve")
     server.serve(
         paths,
         server.Address(host, port, options.grpc_port(grpc_port, port)),
@@ -67,6 +75,7 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         say,
         trace_file,
+        connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
     )
 
 

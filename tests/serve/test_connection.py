@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.serve.connection import Connection, Connections
+from penstock.serve.connection import Connection, ConnectionLimits, Connections
 from tests.serve.conftest import Server, StartServer
 
 # Turns of the slow model that take about a second.
@@ -302,10 +302,21 @@ class _Transport:
     """A transport that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.closed, self.sent = False, b""
+        self.closed = self.paused = self.aborted = False
+        self.unsent = 1000
+        self.sent = b""
 
     def close(self) -> None:
         self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
 
     def is_closing(self) -> bool:
         return self.closed
@@ -320,10 +331,10 @@ def receive(connection: Connection, data: bytes) -> None:
     connection.buffer_updated(len(data))
 
 
-def alone(infer: Any, keep_alive_s: float = 60) -> tuple[Connection, _Transport]:
+def alone(infer: Any, idle_s: float = 60, receive_s: float = 60) -> tuple[Connection, _Transport]:
     state = SimpleNamespace(connections=set(), tasks=set(), default_headers=[], total_requests=0)
-    config = SimpleNamespace(timeout_keep_alive=keep_alive_s)
-    connection, transport = Connections(infer, 1000)(config, state, None), _Transport()
+    limits = ConnectionLimits(1000, 10, idle_s, receive_s)
+    connection, transport = Connections(infer, limits)(SimpleNamespace(), state, None), _Transport()
     connection.connection_made(transport)
     return connection, transport
 
@@ -375,3 +386,113 @@ def test_a_server_that_stops_closes_idle_connections_and_lets_a_request_end() ->
             connection.connection_lost(None)
 
     asyncio.run(scenario())
+
+
+class _Never:
+    async def answer(self, *request: Any) -> Any:
+        raise AssertionError("nothing was whole")
+
+
+@pytest.mark.parametrize("sent", [b"P", b"POST /v2/models/m/infer HTTP/1.1\r\nX", post("m", b"{}")[:-1]])
+def test_a_request_that_does_not_become_whole_is_cut_off(sent: bytes) -> None:
+    async def scenario() -> None:
+        connection, transport = alone(_Never(), receive_s=0.1)
+        receive(connection, sent[:1])
+        for byte in sent[1:]:
+            await asyncio.sleep(0.001)
+            receive(connection, bytes([byte]))
+        await asyncio.sleep(0.15)
+        assert transport.sent.startswith(b"HTTP/1.1 408 ")
+        assert b"not whole after 0.1 s (--receive-limit-s)" in transport.sent
+        assert transport.closed
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_was_answered_does_not_count_against_the_next() -> None:
+    async def scenario() -> None:
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                return 200, {}, [b"done"]
+
+        connection, transport = alone(Infer(), receive_s=0.2)
+        for _ in range(4):
+            receive(connection, post("m", b"{}"))
+            await asyncio.sleep(0.08)
+        assert transport.sent.count(b"done") == 4
+        assert not transport.closed
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_client_sends_while_it_reads_nothing_is_bounded() -> None:
+    async def scenario() -> None:
+        connection, transport = alone(_Never())
+        connection.pause_writing()
+        sent = 0
+        while not transport.paused:
+            receive(connection, post("m", b"{}"))
+            sent += 1
+            assert sent < 10_000
+        assert len(connection._waiting) < 2 * 65_536
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_does_not_read_what_it_was_answered_is_cut_off() -> None:
+    async def scenario() -> None:
+        connection, transport = alone(_Never(), idle_s=0.1)
+        connection.pause_writing()
+        receive(connection, post("m", b"{}"))
+        for _ in range(10):  # one that reads slowly is not
+            await asyncio.sleep(0.04)
+            transport.unsent -= 1
+        assert not transport.aborted
+        await asyncio.sleep(0.25)
+        assert transport.aborted
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture(scope="module")
+def strict(served_repository: Any, start_server: StartServer) -> Server:
+    """A server that waits for little and for few."""
+    limits = ("--max-connections", "4", "--receive-limit-s", "0.5", "--idle-limit-s", "0.8")
+    return start_server(served_repository / "pair", *limits)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/pair/infer", "/predict/pair"])
+def test_a_client_that_drips_its_body_is_cut_off_on_both_roads(strict: Server, path: str) -> None:
+    with connected(strict) as held:
+        held.sendall(f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n".encode())
+        started = time.monotonic()
+        while not select.select([held], [], [], 0.05)[0]:
+            held.sendall(b"x")
+            assert time.monotonic() < started + 10
+        answer = held.recv(1000)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert 0.4 < time.monotonic() - started < 5
+
+
+def test_a_connection_too_many_is_told_so_and_the_others_go_on(strict: Server) -> None:
+    held = [socket.create_connection(("127.0.0.1", strict.port), timeout=20) for _ in range(4)]
+    try:
+        for connection in held:
+            connection.sendall(infer("mine"))
+            assert answers(connection, 1) == [(200, "mine")]
+        with connected(strict) as another:
+            status, content = read(another.makefile("rb"))
+        assert (status, "4 connections are open" in content["error"]) == (503, True)
+        held[0].sendall(infer("still"))
+        assert answers(held[0], 1) == [(200, "still")]
+        assert all(connection.recv(1) == b"" for connection in held)  # once they have been idle for long enough
+    finally:
+        for connection in held:
+            connection.close()
+    with connected(strict) as fresh:
+        fresh.sendall(infer("again"))
+        assert answers(fresh, 1) == [(200, "again")]

@@ -1,0 +1,89 @@
+"""The HTTP server behind a connection: uvicorn's, lent the connection for requests that are not answered in front."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+MOST_HEAD = 65_536
+LONG_HEAD = f"the headers are over the limit of {MOST_HEAD} bytes"
+
+
+class Front(Protocol):
+    """Whoever lends the connection."""
+
+    def given_back(self) -> None: ...
+
+    def forgotten(self) -> None: ...
+
+
+class Behind(HttpToolsProtocol):
+    """uvicorn's HTTP server, which has a connection while it answers, and then gives it back."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: Any, loop: Any, front: Front) -> None:
+        super().__init__(config, server_state, app_state, loop)
+        self._front = front
+        self._within = self._heading = False
+        self._headed, self._begun = 0, 0.0
+
+    def given(self, transport: Any, data: bytes) -> None:
+        """Take a connection, and what was received by it."""
+        if self.transport is None:
+            self.connection_made(transport)
+        self.connections.add(self)
+        self.data_received(data)
+
+    @property
+    def receiving_since(self) -> float | None:
+        """When a request began that is not whole yet."""
+        return self._begun if self._within else None
+
+    def give_up(self, status: int, why: str) -> None:
+        """Wait no longer for a request; what has been answered early is not answered again."""
+        if self._heading or self.cycle is None or not self.cycle.response_started:
+            refuse(self.transport, status, why)
+        else:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._front.forgotten()
+
+    def data_received(self, data: bytes) -> None:
+        went_on = self._heading
+        super().data_received(data)
+        if went_on and self._heading:
+            self._headed += len(data)
+            if self._headed >= MOST_HEAD:
+                self.give_up(431, LONG_HEAD)
+
+    def on_message_begin(self) -> None:
+        self._within = self._heading = True
+        self._headed, self._begun = 0, self.loop.time()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._heading = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._within = False
+
+    def on_response_complete(self) -> None:
+        idle = not self._within and not self.pipeline and not self.flow.write_paused
+        super().on_response_complete()
+        if idle and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self.connections.discard(self)
+            self._front.given_back()
+
+
+def refuse(transport: Any, status: int, why: str) -> None:
+    """Answer a request that is not waited for any longer, and close the connection."""
+    text = orjson.dumps({"error": why})
+    lines = (b"content-type: application/json", b"content-length: %d" % len(text), b"connection: close", b"", text)
+    transport.write(STATUS_LINE[status] + b"\r\n".join(lines))
+    transport.close()
