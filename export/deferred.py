@@ -66,7 +66,7 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
             f"{where}: its receipt says version {receipt.version} of {receipt.name}, so it must lie in "
             f"{receipt.name}/{receipt.version}: what is built is published beside it"
         )
-    with artifact.draft(_repository(found)) as draft:
+    with artifact.draft(_repository(found), "repository") as draft:
         made = _built(found, recipe, draft, say)
         published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
     say(replay.describe(published))

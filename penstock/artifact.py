@@ -252,13 +252,17 @@ def digests(folder: Path) -> dict[str, FileDigest]:
 
 
 @contextmanager
-def draft(output: Path) -> Iterator[Path]:
+def draft(output: Path, option: str = "--output") -> Iterator[Path]:
     """An empty folder inside `output` to build an artifact in; gone when the block is left, however it is left.
+
+    Args:
+        output: the model repository.
+        option: what the user gave it with, for errors.
 
     Raises:
         PenstockError: `output` cannot be written to, or the disk is full.
     """
-    with ExitStack() as stack, writing("repository", output, "nothing was published"):
+    with ExitStack() as stack, writing(option, output, "nothing was published"):
         output.mkdir(parents=True, exist_ok=True)
         _sweep(output)
         temporary = _locked(output, stack)

@@ -7,7 +7,7 @@ import logging
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, RejectedInput
-from penstock.serve.scheduler import Closed, Expired, QueueFull
+from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull
 from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 
@@ -35,7 +35,9 @@ _STATUS: dict[type[PenstockError], int] = {
 
 def explained(error: Exception) -> tuple[int, str]:
     """HTTP's status for a failure, and what the caller is told; what nobody expected is told to the log alone."""
-    if isinstance(error, InstanceDead):
+    if isinstance(error, Hung):
+        error = RequestError(f"the model's runner hangs: {error}; it is being replaced", 503)
+    elif isinstance(error, InstanceDead):
         error = RequestError("the model's runner died over this request; it is being restarted", 503)
     status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
     if status >= 500 and not isinstance(error, PenstockError):

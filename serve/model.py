@@ -39,7 +39,7 @@ _MOST_FORMS = 4096
 
 @dataclass(frozen=True)
 class Limits:
-    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer.
+    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer and a batch.
 
     `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies.
     """
@@ -50,6 +50,7 @@ class Limits:
     threads: int | None = None
     device: str = "cpu"
     timeout_s: float = 30.0
+    run_limit_s: float = 120.0
 
     @property
     def threads_each(self) -> int:
@@ -87,6 +88,7 @@ class Model:
             max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
             instances=limits.instances or 1,
+            run_limit_s=limits.run_limit_s,
             observer=Told(metrics.observer(name, version), self.statistics),
         )
 

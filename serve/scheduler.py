@@ -14,7 +14,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
 from penstock.serve.batches import Item, choose, order, share
 from penstock.serve.quick import Quick
+from penstock.serve.threads import CallThread
 from penstock.serve.times import Times
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,10 @@ class QueueFull(PenstockError):
 
 class Expired(PenstockError):
     """The deadline passed before the answer was there."""
+
+
+class Hung(InstanceDead):
+    """A batch did not come back within the limit. Its thread cannot be ended, and is left to itself."""
 
 
 class Closed(PenstockError):
@@ -55,7 +59,7 @@ class _Instance:
     """One batch function and the single thread that calls it, while the event loop does not."""
 
     function: BatchFunction
-    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "penstock-instance"))
+    thread: CallThread = field(default_factory=lambda: CallThread("penstock-instance"))
 
 
 class Scheduler:
@@ -67,6 +71,7 @@ class Scheduler:
         max_queue_rows: rows that may wait; more are refused.
         max_delay_ms: see the module's text.
         instances: how many batches may be under way at once.
+        run_limit_s: seconds after which a batch is held to hang, and its instance is replaced; None waits for ever.
         observer: told of batches and of the queue.
     """
 
@@ -78,8 +83,10 @@ class Scheduler:
         max_queue_rows: int = 1024,
         max_delay_ms: float = 0.0,
         instances: int = 1,
+        run_limit_s: float | None = None,
         observer: Observer | None = None,
     ) -> None:
+        self._run_limit_s = run_limit_s
         self.max_batch = max_batch
         self.max_queue_rows = max_queue_rows
         self._make = make
@@ -227,6 +234,14 @@ class Scheduler:
     async def _work(self, instance: _Instance, items: list[Item]) -> None:
         try:
             await self._run(instance, items)
+        except Hung as error:
+            log.error("an instance hangs: %s; it is replaced", error)
+            for item in items:
+                _fail(item, error)
+            instance.thread.abandon()
+            instance.function, instance.thread = _nothing, CallThread("penstock-instance")
+            self._dispatch()
+            await self._restart(instance)
         except InstanceDead as error:
             log.error("an instance died: %s; it is restarted", error)
             self._return(items, error)
@@ -240,10 +255,9 @@ class Scheduler:
         items = [item for item in items if not item.future.done()]
         if not items:
             return
-        loop = asyncio.get_running_loop()
         started = time.perf_counter()
         try:
-            results, compute_s = await loop.run_in_executor(instance.thread, _timed, instance.function, items)
+            results, compute_s = await self._results_of(instance, items)
         except InstanceDead:
             raise
         except Exception as error:
@@ -257,6 +271,15 @@ class Scheduler:
         self._settle(items, results, started, compute_s)
         if getattr(instance.function, "steady", False):
             self._quick.told(items, compute_s)
+
+    async def _results_of(self, instance: _Instance, items: list[Item]) -> tuple[list[Any], float]:
+        call = instance.thread.call(_timed, instance.function, items)
+        if self._run_limit_s is None:
+            return await call  # type: ignore[no-any-return]
+        done, _ = await asyncio.wait([call], timeout=self._run_limit_s)
+        if not done:
+            raise Hung(f"a batch did not come back within {self._run_limit_s:g} s (--run-limit-s)")
+        return call.result()  # type: ignore[no-any-return]
 
     def _settle(self, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
         """Give each item its result."""
@@ -287,12 +310,11 @@ class Scheduler:
 
     async def _restart(self, instance: _Instance) -> None:
         self._dead += 1
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(instance.thread, _release, instance.function)
+        await instance.thread.call(_release, instance.function)
         for attempt in itertools.count():
             await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             try:
-                instance.function = await loop.run_in_executor(instance.thread, self._make)
+                instance.function = await instance.thread.call(self._make)
             except Exception as error:
                 log.error("the instance cannot be restarted: %s", error)
                 continue
@@ -312,8 +334,13 @@ class Scheduler:
                     _fail(item, Closed("the server is shutting down and its instances are dead"))
             await asyncio.wait(self._tasks, timeout=0.1)
         for instance in self._instances:
-            instance.thread.submit(_release, instance.function)
-            instance.thread.shutdown(wait=False)
+            instance.thread.call(_release, instance.function)
+            instance.thread.end()
+
+
+def _nothing(payloads: list[Any]) -> list[Any]:
+    """In the place of a function that hangs."""
+    raise RuntimeError("the instance is being replaced")
 
 
 def _timed(function: BatchFunction, items: list[Item]) -> tuple[list[Any], float]:

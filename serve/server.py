@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import math
+import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
+from penstock.serve import threads
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
 from penstock.serve.metrics import Metrics
@@ -87,6 +91,10 @@ def serve(
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])
+    if threads.any_stuck():
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:

@@ -34,6 +34,12 @@ def serve(
         float, typer.Option(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
     ] = 0.0,
     timeout_s: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for an answer before 503.")] = 30.0,
+    run_limit_s: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=86_400, help="Seconds after which a batch is held to hang; its runner is replaced."
+        ),
+    ] = 120.0,
     max_body_mb: Annotated[float, typer.Option(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, typer.Option(min=1, max=1000, help="Images in one request to /predict.")] = 64,
@@ -71,6 +77,7 @@ def serve(
             threads=threads,
             device=device,
             timeout_s=timeout_s,
+            run_limit_s=run_limit_s,
         ),
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         say,

@@ -613,7 +613,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_left(
     output = tmp_path / "models"
     with files_no_larger_than(20_000), pytest.raises(PenstockError) as caught:
         export(Request(trained, formats=(name,), precisions=(precision,), output=output))
-    assert f"repository {output}: cannot be written" in str(caught.value)
+    assert f"--output {output}: cannot be written" in str(caught.value)
     assert "nothing was published" in str(caught.value)
     assert tree(output) == []
 

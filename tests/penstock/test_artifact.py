@@ -327,7 +327,7 @@ def test_the_next_number_is_one_more_than_the_highest_that_is_there(tmp_path: Pa
 
 def test_an_output_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("mine")
-    with pytest.raises(PenstockError, match=rf"repository {tmp_path / 'models'}: cannot be written"):
+    with pytest.raises(PenstockError, match=rf"--output {tmp_path / 'models'}: cannot be written"):
         publish(tmp_path / "models")
     assert (tmp_path / "models").read_text() == "mine"
 
@@ -341,7 +341,7 @@ def test_a_publication_that_fails_at_its_last_step_leaves_no_drafts(tmp_path: Pa
     else:
         home.touch()
     before = tree(tmp_path)
-    with pytest.raises(PenstockError, match=r"small: exists and is not a model|repository .*: cannot be written"):
+    with pytest.raises(PenstockError, match=r"small: exists and is not a model|--output .*: cannot be written"):
         publish(tmp_path)
     assert tree(tmp_path) == before
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -1086,3 +1087,20 @@ def test_a_form_that_is_broken_is_refused_and_leaves_no_line_in_the_log(server: 
     headers = {"Content-Type": "multipart/form-data; boundary=edge"}
     check_never_a_500(server, "POST", "/predict/digits-onnx-fp32", body, headers)
     assert server.log[before:] == ""
+
+
+def test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile(
+    slow_onnx: Path, start_server: StartServer
+) -> None:
+    hanging = start_server(slow_onnx, "--run-limit-s", "0.3")
+    assert hanging.ask("POST", SLOW, turns(1)).status == 200
+    with ThreadPoolExecutor(1) as pool:
+        started = time.monotonic()
+        stuck = pool.submit(hanging.ask, "POST", SLOW, turns(20 * LONG))
+        seen = set()
+        while time.monotonic() - started < 10 and {200, 503} - seen:
+            seen.add(hanging.ask("GET", "/v2/health/ready").status)
+        refused(stuck.result(), 503, "hangs", "within 0.3 s (--run-limit-s)", "being replaced")
+    assert hanging.ask("POST", SLOW, turns(1)).status == 200
+    assert hanging.ask("GET", "/v2/health/ready").status == 200
+    assert hanging.stop() == 0

@@ -457,7 +457,10 @@ def test_an_engine_that_cannot_run_here_is_refused_with_what_to_rebuild(reposito
     found = artifact.read(repository / "digits-trt-fp16")
     if found.unavailable() is None:
         pytest.skip("this machine can run the engine")
-    with pytest.raises(PenstockError, match=r"to build it .*: penstock build \S+digits-trt-fp16$"):
+    with pytest.raises(
+        PenstockError,
+        match=r"penstock verify \S+digits-trt-fp16; for another GPU, .*: penstock build \S+digits-trt-fp16$",
+    ):
         load(repository / "digits-trt-fp16", Limits(), Metrics())
 
 

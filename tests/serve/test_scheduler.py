@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
 from penstock.serve.batches import Choice, Item, choose, share
-from penstock.serve.scheduler import Closed, Expired, QueueFull, Scheduler
+from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Scheduler
 from penstock.serve.times import Times
 
 SOON_S = 10.0
@@ -914,3 +914,82 @@ def test_a_share_is_the_first_items_and_no_idle_instance_is_left_with_more(rows:
     assert taken == items[: len(taken)]
     assert sum(rows[: len(taken)]) * instances >= sum(rows) > 0
     assert sum(rows[: len(taken) - 1]) * instances < sum(rows)
+
+
+# --- batches that do not come back -------------------------------------------------------------------------------
+
+
+class Hanging:
+    """Makes functions of which the first hangs on "hang" until it is let go, and any that is made again works."""
+
+    def __init__(self) -> None:
+        self.made, self.closed = 0, 0
+        self.free = threading.Event()
+        self.may_restart = threading.Event()
+
+    def make(self) -> Any:
+        self.made += 1
+        if self.made > 1:
+            assert self.may_restart.wait(SOON_S)
+        return self._run
+
+    def _run(self, payloads: list[Any]) -> list[Any]:
+        if "hang" in payloads:
+            self.free.wait(3 * SOON_S)
+        return payloads
+
+
+def test_a_batch_that_hangs_fails_within_the_limit_and_its_instance_is_replaced() -> None:
+    async def scenario() -> None:
+        function = Hanging()
+        scheduler = Scheduler(function.make, max_batch=8, run_limit_s=0.2)
+        assert await scheduler.submit("first") == "first"
+        started = time.monotonic()
+        found = await asyncio.gather(scheduler.submit("hang"), scheduler.submit("beside"), return_exceptions=True)
+        assert time.monotonic() - started < 2
+        assert [type(answer) for answer in found] == [Hung, Hung]
+        assert not scheduler.healthy
+        waiting = await queued(scheduler, "later")
+        function.may_restart.set()
+        assert await waiting == "later"
+        assert scheduler.healthy
+        function.free.set()  # what comes back at last is nobody's
+        assert await scheduler.submit("last") == "last"
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_another_instance_goes_on_while_one_hangs() -> None:
+    async def scenario() -> None:
+        function = Hanging()
+        function.may_restart.set()
+        scheduler = Scheduler(function.make, max_batch=1, instances=2, run_limit_s=0.3)
+        hanging = await queued(scheduler, "hang")
+        for number in range(20):
+            assert await scheduler.submit(number) == number
+        assert not hanging.done()
+        with pytest.raises(Hung):
+            await hanging
+        function.free.set()
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_scheduler_closes_though_a_batch_hangs() -> None:
+    async def scenario() -> None:
+        function = Hanging()
+        scheduler = Scheduler(function.make, max_batch=8, run_limit_s=0.2)
+        hanging = await queued(scheduler, "hang")
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        closing = asyncio.ensure_future(scheduler.close())
+        with pytest.raises(Hung):
+            await hanging
+        function.may_restart.set()
+        await closing
+        assert time.monotonic() - started < 5
+        function.free.set()
+
+    run(scenario())
