@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.serve import answers, bodies, control, openapi
+from penstock.serve import answers, bodies, control, openapi, tritonmetrics
 from penstock.serve.errors import RequestError
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
@@ -121,7 +121,11 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
     async def figures() -> Response:
         for name, model in repository.models.items():
             metrics.ready(name, is_ready=model.ready)
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        of_triton = tritonmetrics.families(
+            (name, model.version, model.statistics, model.scheduler.pending_items)
+            for name, model in repository.models.items()
+        )
+        return Response(metrics.text(of_triton), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:

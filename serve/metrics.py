@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 _SECONDS = (
@@ -54,6 +56,16 @@ class Distribution:
         family.add_metric(labels, list(zip(ends, itertools.accumulate(self._counts), strict=True)), self._sum)
 
 
+@dataclass(eq=False)
+class _Families(Collector):
+    """Families that are there already."""
+
+    held: Sequence[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.held
+
+
 class Metrics:
     """The server's own figures, so that two servers in one process do not share them."""
 
@@ -80,10 +92,10 @@ class Metrics:
         """Whether a model answers."""
         self._ready[model] = is_ready
 
-    def text(self) -> bytes:
-        """All figures, in Prometheus' text format."""
+    def text(self, more: Iterable[Metric] = ()) -> bytes:
+        """All figures, in Prometheus' text format, and more that others have."""
         registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type] # it collects
+        registry.register(_Families([*self.collect(), *more]))
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:

@@ -114,6 +114,11 @@ class Scheduler:
         """Rows that wait for an instance."""
         return self._pending
 
+    @property
+    def pending_items(self) -> int:
+        """Items that wait for an instance."""
+        return len(self._queue)
+
     async def submit(
         self,
         payload: Any,
