@@ -241,7 +241,8 @@ class Signature(BaseModel):
                 )
             dim = self.dims[declared]
             if actual < dim.min or (actual > dim.max and declared != unlimited):
-                raise SignatureMismatch(f"{_shown(tensor, array)}, with {declared!r} from {dim.min} to {dim.max}")
+                most = "on" if declared == unlimited else f"to {dim.max}"
+                raise SignatureMismatch(f"{_shown(tensor, array)}, with {declared!r} from {dim.min} {most}")
 
 
 def _shown(tensor: Tensor, array: NDArray[np.generic]) -> str:

@@ -58,7 +58,8 @@ def _binary(data: bytes, header_length: str, model: Model) -> Inputs:
     call = protocol.decode(data, header_length, model.signature)
     content = protocol.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
     for field in content:
-        if field != "inputs":
+        plain = field == "parameters" and not content[field].keys() - {"binary_data_output"}  # Accept says it here
+        if field not in ("inputs", "id") and not plain:
             raise RequestError(f"field {field!r} is of POST /v2/models/{model.name}/infer; here 'inputs' stands alone")
     return call.inputs
 

@@ -30,6 +30,7 @@ _EXTENSIONS = (
 NO_CUDA = "shared memory of a GPU is not taken; system shared memory is, with --allow-shared-memory"
 Reply = Callable[..., Response]
 _LOG = logging.getLogger("penstock")
+_verbose = 0  # any level above 0 lets through the same
 # The settings of the logging extension, and the level that each lets through.
 _LEVELS = {"log_error": logging.ERROR, "log_warning": logging.WARNING, "log_info": logging.INFO}
 
@@ -224,7 +225,7 @@ def log_settings() -> dict[str, Any]:
     return {
         "log_file": "",
         **{name: level <= least for name, least in reversed(_LEVELS.items())},
-        "log_verbose_level": int(level <= logging.DEBUG),
+        "log_verbose_level": _verbose if level <= logging.DEBUG else 0,
         "log_format": "default",
     }
 
@@ -241,14 +242,16 @@ def set_logging(wanted: dict[str, Any]) -> None:
             raise RequestError(f"log setting {name[:40]!r} is unknown; it must be one of {', '.join(held)}")
         if name in ("log_file", "log_format") and value != held[name]:
             raise RequestError(f"{name} is {str(value)[:40]!r}; it is {held[name]!r} and cannot be changed")
-        if not isinstance(value, type(held[name])) or (name == "log_verbose_level" and value < 0):
+        if type(value) is not type(held[name]) or (name == "log_verbose_level" and value < 0):
             kind = {bool: "true or false", int: "a number from 0 on", str: "a string"}[type(held[name])]
             raise RequestError(f"{name} is {str(value)[:40]!r}; it must be {kind}")
     now = {**held, **wanted}
     level = logging.CRITICAL
     for name, least in _LEVELS.items():
         level = least if now[name] else level
-    _LOG.setLevel(logging.DEBUG if now["log_verbose_level"] else level)
+    global _verbose
+    _verbose = now["log_verbose_level"]
+    _LOG.setLevel(logging.DEBUG if _verbose else level)
 
 
 async def _object(request: Request) -> dict[str, Any]:

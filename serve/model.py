@@ -19,6 +19,7 @@ from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
+from penstock.serve import rowwise
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.layouts import Layouts
@@ -228,11 +229,17 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     careful = trial.needs_care("onnxruntime", path)
     signature = read_signature(path, careful=careful)
 
-    def make() -> BatchFunction:
-        return RunnerBatches(
-            runtimes.load(
-                "onnxruntime", path, signature, device=limits.device, threads=limits.threads_each, careful=careful
-            )
+    def opened(signature: Signature) -> Runner:
+        return runtimes.load(
+            "onnxruntime", path, signature, device=limits.device, threads=limits.threads_each, careful=careful
         )
+
+    if signature.batch is not None:
+        with opened(signature) as runner:
+            if not rowwise.independent(runner, signature):
+                signature = rowwise.unbatched(signature)
+
+    def make() -> BatchFunction:
+        return RunnerBatches(opened(signature))
 
     return Model(path.stem, 1, signature, None, make, limits, metrics)

@@ -171,7 +171,8 @@ def _split(body: Buffer, header_length: str | None) -> tuple[memoryview, memoryv
 
 def _inputs(listed: Any, binary: memoryview, regions: Regions) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
-        raise RequestError(f"'inputs' is {_kind(listed)}; it must be a list of at least one tensor")
+        held = "empty" if listed == [] else _kind(listed)
+        raise RequestError(f"'inputs' is {held}; it must be a list of at least one tensor")
     inputs: dict[str, NDArray[np.generic]] = {}
     used = 0
     for index, entry in enumerate(listed):
@@ -196,6 +197,11 @@ def _inputs(listed: Any, binary: memoryview, regions: Regions) -> tuple[dict[str
         if part is not None:
             inputs[name] = from_bytes(name, part.read(), dtype, shape)
         elif size is not None:
+            if size and not len(binary):
+                raise RequestError(
+                    f"binary_data_size of input {name!r} is {_shown(size)}, and no bytes follow the JSON; "
+                    f"{HEADER_LENGTH} says where it ends"
+                )
             size = _whole(size, f"binary_data_size of input {name!r}", 0, len(binary) - used)
             inputs[name] = from_bytes(name, binary[used : used + size], dtype, shape)
             used += size

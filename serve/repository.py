@@ -94,6 +94,7 @@ class Repository:
             try:
                 model = await asyncio.to_thread(_opened, self.open, path, name)
             except Exception as error:
+                log.error("%s cannot be loaded: %s", name, error)
                 if name not in self.models:
                     self.failures[name] = str(error)
                     self.unloaded.discard(name)
@@ -102,6 +103,7 @@ class Repository:
             self.models[name] = model
             self.failures.pop(name, None)
             self.unloaded.discard(name)
+            log.info("%s version %s is loaded", name, model.version)
         if former is not None:
             await former.scheduler.close()
 
@@ -117,6 +119,7 @@ class Repository:
             former = self.models.pop(name, None)
             self.failures.pop(name, None)
             self.unloaded.add(name)
+            log.info("%s is unloaded", name)
         if former is not None:
             await former.scheduler.close()
 

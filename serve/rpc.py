@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -139,10 +140,12 @@ class Service:
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
         answer = messages.message("ModelStreamInferResponse")
         waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(_MOST_STREAMED)
+        asked: collections.deque[Any] = collections.deque()
 
         async def take() -> None:
             try:
                 async for request in requests:
+                    asked.append(request)
                     await waiting.put(asyncio.ensure_future(self.ModelInfer(request, context)))
             finally:
                 await waiting.put(None)
@@ -150,10 +153,17 @@ class Service:
         taking = asyncio.ensure_future(take())
         try:
             while (task := await waiting.get()) is not None:
+                request = asked.popleft()
                 try:
-                    yield answer(infer_response=await task)
+                    answered, why = await task, ""
                 except Exception as error:
-                    yield answer(error_message=explained(error)[1])
+                    # As Triton has it: whose failure it is stands in the answer beside it.
+                    answered, why = (
+                        messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name),
+                        explained(error)[1],
+                    )
+                answered.parameters["triton_final_response"].bool_param = True
+                yield answer(error_message=why, infer_response=answered)
         finally:
             taking.cancel()
             while not waiting.empty():

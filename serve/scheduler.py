@@ -166,7 +166,9 @@ class Scheduler:
             raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
         if self._closed:
             raise Closed("the server is shutting down; send the request elsewhere")
-        if self._pending + rows > self.max_queue_rows:
+        # What idle instances are about to take does not wait.
+        taken = len(self._free) * self.max_batch if self._timer is None else 0
+        if self._pending + rows > self.max_queue_rows + taken:
             raise QueueFull(
                 f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
             )

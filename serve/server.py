@@ -55,6 +55,7 @@ def serve(
     Raises:
         PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
     """
+    _log_to_stderr()
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
@@ -97,6 +98,16 @@ def serve(
         os._exit(0)
 
 
+def _log_to_stderr() -> None:
+    """Where what the logging extension lets through is to be seen; without a handler only warnings would be."""
+    log = logging.getLogger("penstock")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:
     for model in repository.models.values():
         say(f"serving {model.name} version {model.version}: {_described(model)}")
@@ -109,7 +120,10 @@ def _announce(repository: Repository, say: Callable[[str], None]) -> None:
 def _described(model: Model) -> str:
     receipt = model.receipt
     if receipt is None:
-        return "bare ONNX file, unverified: no receipt vouches for its answers"
+        alone = (
+            "" if model.signature.batch else "; each request runs alone, as its rows hang on one another or are none"
+        )
+        return f"bare ONNX file, unverified: no receipt vouches for its answers{alone}"
     run = "verified" if receipt.verification.real else "verified on synthetic samples"
     if not receipt.verification.engine_run:
         run = "its engine was never run before"

@@ -25,7 +25,7 @@ _DTYPES = {
 }
 # A bare ONNX file says which dimensions move, not how far.
 OPEN_ENDED = Dim(min=1, opt=8, max=64)
-OPEN_ENDED_INNER = Dim(min=1, opt=128, max=65_536)
+OPEN_ENDED_INNER = Dim(min=1, opt=128, max=2**31 - 1)
 # Operators that take as long as the values say; "If" runs one branch or another.
 _LOOPS = (b"Loop", b"Scan", b"If", b"SequenceMap")
 _SMALL = 32 * 2**20

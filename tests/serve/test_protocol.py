@@ -311,7 +311,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
                 {"name": "ids", "datatype": "INT64", "shape": [0, 1], "data": []},
             ]
         },
-        ["input 'image'", "[0, 2, 2]", "from 1 to 4"],
+        ["input 'image'", "[0, 2, 2]", "from 1 on"],
     ),
     "dynamic size over its range": (
         {"inputs": [valid()["inputs"][0], {"name": "ids", "datatype": "INT64", "shape": [2, 4], "data": [1] * 8}]},

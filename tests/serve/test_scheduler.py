@@ -993,3 +993,20 @@ def test_a_scheduler_closes_though_a_batch_hangs() -> None:
         function.free.set()
 
     run(scenario())
+
+
+def test_what_an_idle_instance_is_about_to_take_does_not_fill_the_queue() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=2, max_queue_rows=1)
+        engine.shut()
+        first = [asyncio.ensure_future(scheduler.submit(number)) for number in range(4)]
+        await engine.begun()
+        await asyncio.sleep(0.01)
+        assert scheduler.pending_rows == 1
+        engine.open()
+        found = await asyncio.gather(*first, return_exceptions=True)
+        assert [isinstance(answer, QueueFull) for answer in found] == [False, False, False, True]
+        await scheduler.close()
+
+    run(scenario())
