@@ -97,7 +97,8 @@ def _add_errors(app: FastAPI) -> None:
         if error.status_code == 404:
             message = f"path {request.url.path!r} is unknown; /docs lists what there is"
         elif error.status_code == 405:
-            message = f"method {request.method} is not taken at {request.url.path!r}"
+            taken = (error.headers or {}).get("Allow", "")
+            message = f"method {request.method} is not taken at {request.url.path!r}{taken and f'; {taken} is'}"
         return _reply({"error": message}, error.status_code, dict(error.headers or {}))
 
     app.add_exception_handler(PenstockError, known)
@@ -106,10 +107,12 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
+    @app.head("/v2/health/live", include_in_schema=False)
     @app.get("/v2/health/live", tags=["health"])
     async def live() -> Response:
         return _reply({"live": True})
 
+    @app.head("/v2/health/ready", include_in_schema=False)
     @app.get("/v2/health/ready", tags=["health"])
     async def ready() -> Response:
         problems = repository.problems
@@ -121,6 +124,8 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
     async def figures() -> Response:
         for name, model in repository.models.items():
             metrics.ready(name, is_ready=model.ready)
+        for name in (*repository.failures, *repository.unloaded):
+            metrics.ready(name, is_ready=False)
         of_triton = tritonmetrics.families(
             (name, model.version, model.statistics, model.scheduler.pending_items)
             for name, model in repository.models.items()

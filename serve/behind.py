@@ -8,6 +8,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MOST_HEAD = 65_536
+_MOST_FRAMING = 16
 LONG_HEAD = f"the headers are over the limit of {MOST_HEAD} bytes"
 
 
@@ -26,7 +27,8 @@ class Behind(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, loop)
         self._front = front
         self._within = self._heading = False
-        self._headed, self._begun = 0, 0.0
+        self._received = self._bodied = 0
+        self._begun = 0.0
 
     def given(self, transport: Any, data: bytes) -> None:
         """Take a connection, and what was received by it."""
@@ -41,30 +43,52 @@ class Behind(HttpToolsProtocol):
         return self._begun if self._within else None
 
     def give_up(self, status: int, why: str) -> None:
-        """Wait no longer for a request; what has been answered early is not answered again."""
+        """Wait no longer for a request; what has been answered early is not answered again.
+
+        Requests before it are answered first: what is said of this one would be taken for their answer.
+        """
+        before = self.pipeline[0][0] if self.pipeline else self.cycle
+        if (self._heading or not self._within) and before is not None and not before.response_complete:
+            before.keep_alive = False
+            self.flow.pause_reading()
+            return
         if self._heading or self.cycle is None or not self.cycle.response_started:
             refuse(self.transport, status, why)
         else:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.pipeline.clear()  # nobody is there to be answered
         super().connection_lost(exc)
         self._front.forgotten()
 
     def data_received(self, data: bytes) -> None:
-        went_on = self._heading
+        went_on = self._within
         super().data_received(data)
-        if went_on and self._heading:
-            self._headed += len(data)
-            if self._headed >= MOST_HEAD:
+        if went_on and self._within:
+            # What is no body is a head, trailers, or the sizes of chunks: a few bytes for each of a body's.
+            self._received += len(data)
+            if self._received >= MOST_HEAD + _MOST_FRAMING * self._bodied:
                 self.give_up(431, LONG_HEAD)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the form of all other refusals."""
+        self.give_up(400, "the request is not HTTP/1.1")
+
+    def on_body(self, body: bytes) -> None:
+        self._bodied += len(body)
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         self._within = self._heading = True
-        self._headed, self._begun = 0, self.loop.time()
+        self._received = self._bodied = 0
+        self._begun = self.loop.time()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # sent ahead; its body would be taken for the next request
+            self.give_up(400, "Upgrade is not taken in a request that is sent ahead")
+            return
         self._heading = False
         super().on_headers_complete()
 

@@ -18,14 +18,15 @@ from typing_extensions import Buffer
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
-from penstock.serve.heads import Head, read_head
-from penstock.serve.wire import Infer
+from penstock.serve.heads import Head, read_head, without_upgrade
+from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
 _END = b"\r\n\r\n"
 _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
+_FIRST_ROOM = 2**20
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._receiving:
             self._filled += nbytes
             if self._filled == len(self._body):
-                self._start()
+                self._grow()
             return
         if not self._waiting:
             self._since = self._loop.time()
@@ -140,39 +141,54 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         """Begin the next request, if what has been received so far holds one."""
-        if not self._waiting or self._task is not None or self._head is not None or self._clogged or self._ending:
+        busy = self._task is not None or self._head is not None or self._clogged or self._ending
+        if not self._waiting or busy or self._transport.is_closing():
             return
-        start = self._waiting[: len(_PREFIX)]
         end = self._waiting.find(_END) + len(_END)
-        if not _PREFIX.startswith(start):
-            self._hand_over()
-            return
         if end < len(_END):
-            if len(self._waiting) >= MOST_HEAD:
+            if not self._waiting[:1].isalpha() or b"\n\n" in self._waiting:
+                self._hand_over()  # which refuses it
+            elif len(self._waiting) >= MOST_HEAD:
                 refuse(self._transport, 431, LONG_HEAD)
             return
-        head = read_head(self._waiting[:end])
+        if end > MOST_HEAD:
+            refuse(self._transport, 431, LONG_HEAD)
+            return
+        head = read_head(self._waiting[:end]) if self._waiting.startswith(_PREFIX) else None
         if head is None or head.length > self._server.limits.body_bytes:
+            self._waiting = without_upgrade(self._waiting[:end]) + self._waiting[end:]
             self._hand_over()
             return
-        self._head, self._body = head, _room(head.length, head.json_length)
         here = min(head.length, len(self._waiting) - end)
+        self._head, self._body = head, _room(min(head.length, max(_FIRST_ROOM, here)), head.json_length)
         self._body[:here] = self._waiting[end : end + here]
         self._filled, self._waiting = here, self._waiting[end + here :]
-        if here == head.length:
+        if here == len(self._body):
+            self._grow()
+
+    def _grow(self) -> None:
+        """Begin with a body that is whole, or make room for more: a head alone takes no memory for all that it says."""
+        assert self._head is not None
+        if self._filled == self._head.length:
             self._start()
+            return
+        received, self._body = self._body, _room(min(self._head.length, 2 * self._filled), self._head.json_length)
+        self._body[: self._filled] = received
 
     def _start(self) -> None:
         assert self._head is not None
         head, body, self._body = self._head, self._body, memoryview(b"")
         self._task = self._loop.create_task(self._respond(head, body))
         self._state.tasks.add(self._task)
+        # Not by the task itself: one that is cancelled before it begins does nothing.
+        self._task.add_done_callback(self._state.tasks.discard)
 
     async def _respond(self, head: Head, body: memoryview) -> None:
         try:
             status, headers, parts = await self._server.infer.answer(head.name, head.version, head.headers, body)
+        except Exception as error:  # an answer there must be, or the next would be taken for it
+            status, headers, parts = refused(error)
         finally:
-            self._state.tasks.discard(self._task)
             self._task = self._head = None
         self._state.total_requests += 1
         if self._transport.is_closing():

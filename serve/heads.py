@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -13,6 +15,7 @@ from penstock.serve import protocol
 from penstock.serve.wire import named
 
 _KEPT = 2048
+_UPGRADE = re.compile(rb"(?i)\r\nupgrade[ \t]*:[^\r\n]*\r\n")
 _HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 
 
@@ -51,7 +54,8 @@ class _Reader:
     def on_headers_complete(self) -> None:
         parser = self.parser  # which tells this of a request only until it ends
         self.keep_alive = parser.should_keep_alive()
-        posted = parser.get_method() == b"POST" and parser.get_http_version() == "1.1" and not parser.should_upgrade()
+        # A wish to upgrade is passed over, as RFC 9110 lets a server do; Java's client has one in its first request.
+        posted = parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
         self.plain = posted and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
 
 
@@ -63,9 +67,10 @@ def read_head(text: bytes) -> Head | None:
 def _read(text: bytes) -> Head | None:
     reader = _Reader()
     try:
-        reader.parser.feed_data(text)
+        with suppress(httptools.HttpParserUpgrade):
+            reader.parser.feed_data(text)
         path = httptools.parse_url(reader.url).path if reader.plain else b""
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+    except httptools.HttpParserError:
         return None
     finally:
         del reader.parser  # they hold each other
@@ -74,6 +79,11 @@ def _read(text: bytes) -> Head | None:
     if found is None or not length.isdigit() or len(length) > 18:
         return None
     return Head(*found, reader.headers, int(length), reader.keep_alive)
+
+
+def without_upgrade(head: bytes) -> bytes:
+    """A head without its wish to speak another protocol, after which a parser takes no body for one."""
+    return _UPGRADE.sub(b"\r\n", head)
 
 
 # A client's requests for one model have one head, byte for byte.

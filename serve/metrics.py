@@ -104,7 +104,7 @@ class Metrics:
         for key, count in self._requests.items():
             requests.add_metric(key, count)
         yield requests
-        spent = "From the request's first line to its answer."
+        spent = "From the request to its answer; of infer requests, once they are whole."
         seconds = HistogramMetricFamily("penstock_request_seconds", spent, labels=("model",))
         for model, held in self._seconds.items():
             held.add_to(seconds, (model,))

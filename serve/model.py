@@ -79,6 +79,7 @@ class Model:
         self.limits = limits
         self.statistics = Statistics()
         self.layouts = Layouts()
+        self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
         self._checked: set[tuple[Any, ...]] = set()
         self._batched, self._least = signature.batch is not None, signature.min_batch
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.

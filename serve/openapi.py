@@ -103,6 +103,18 @@ INFER: dict[str, Any] = {
 }
 
 
+_ERROR: dict[str, Any] = {
+    "description": (
+        "What is wrong, in one sentence: 400 the request, 404 no such model or path, 405 the method, 406 Accept, 408 "
+        "it did not become whole, 413 its size, 415 its coding, 422 an answer that the form has no words for, 503 "
+        "busy, late or not there (with Retry-After)."
+    ),
+    "content": {
+        "application/json": {
+            "schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+        }
+    },
+}
 _INFER_PATHS = ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
 
 
@@ -111,6 +123,11 @@ def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, openapi_version=app.openapi_version, routes=app.routes)
     schema["paths"] |= {path: {"post": _infer(path)} for path in _INFER_PATHS}
     models = sorted(repository.models.values(), key=lambda model: model.name)
+    schema.pop("components", None)  # of the framework's own errors, which never come
+    for item in schema["paths"].values():
+        for operation in item.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = _ERROR
     for path, item in schema["paths"].items():
         operation = item.get("post", {})
         if path == "/predict/{name}":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from typing_extensions import Buffer
 from penstock.serve.errors import RequestError
 from penstock.serve.sharedmemory import NO_REGIONS, Part, Regions
 from penstock.serve.tensors import BINARY_ONLY, from_bytes, from_json
-from penstock.signature import SERVED_DTYPES, Signature
+from penstock.signature import SERVED_DTYPES, Signature, SignatureMismatch
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _FROM_V2 = {v2: name for name, v2 in SERVED_DTYPES.items()}
@@ -72,7 +73,7 @@ def decode(
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     _known(content, _FIELDS, "the request")
     parameters = _object(content.get("parameters", {}), "parameters")
-    inputs, used = _inputs(content.get("inputs"), binary, regions)
+    inputs, used = _inputs(content.get("inputs"), binary, regions, {item.name: item.dtype for item in signature.inputs})
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
     return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature, regions)
@@ -140,9 +141,17 @@ def parse_json(text: bytes | memoryview, *, constants: bool = False) -> Any:
         reason = str(error)
     raw = bytes(text)
     if constants and (b"NaN" in raw or b"Infinity" in raw):
-        with suppress(ValueError, RecursionError):
-            return json.loads(raw, parse_float=_finite)
+        with suppress(ValueError, RecursionError, TypeError):
+            found = json.loads(raw.decode(), parse_float=_finite, parse_int=_whole_or_float)
+            orjson.dumps(found)  # half a surrogate pair is no text
+            return found
     raise RequestError(f"the request is not valid JSON: {reason}")
+
+
+def _whole_or_float(text: str) -> int | float:
+    """Whole numbers beyond 64 bits as orjson has them."""
+    value = int(text) if len(text) <= 20 else 2**64
+    return value if -(2**63) <= value < 2**64 else _finite(text)
 
 
 def _finite(text: str) -> float:
@@ -169,7 +178,9 @@ def _split(body: Buffer, header_length: str | None) -> tuple[memoryview, memoryv
     return view[:length], view[length:]
 
 
-def _inputs(listed: Any, binary: memoryview, regions: Regions) -> tuple[dict[str, NDArray[np.generic]], int]:
+def _inputs(
+    listed: Any, binary: memoryview, regions: Regions, dtypes: Mapping[str, str]
+) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
         held = "empty" if listed == [] else _kind(listed)
         raise RequestError(f"'inputs' is {held}; it must be a list of at least one tensor")
@@ -186,6 +197,8 @@ def _inputs(listed: Any, binary: memoryview, regions: Regions) -> tuple[dict[str
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
         dtype = dtype_of(name, entry.get("datatype"))
+        if dtype != dtypes.get(name, dtype):  # before its bytes are read as what they are not
+            raise SignatureMismatch(f"input {name!r} has dtype {dtype}; it must be {dtypes[name]}")
         shape = shape_of(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
         part = shared(parameters, f"input {name!r}", regions)

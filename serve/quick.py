@@ -42,3 +42,8 @@ class Quick:
             self._until, self._pause_s = time.monotonic() + self._pause_s, 2 * self._pause_s
         elif seconds > 5 * _QUICK_S:
             self._rows.pop(items[0].kind, None)
+
+    def failed(self, items: Sequence[Item], seconds: float) -> None:
+        """How long a batch took that failed: what fails is run again, and by whoever sees to that."""
+        self.held_up(items, seconds)
+        self._rows.pop(items[0].kind, None)

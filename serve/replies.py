@@ -17,6 +17,8 @@ from penstock.serve.sharedmemory import Part
 from penstock.serve.tensors import BINARY_ONLY, text_bytes
 from penstock.signature import SERVED_DTYPES, Signature, Tensor, dtype_name
 
+_MOST_CLASSES = 2**18
+
 
 def encode(
     name: str, version: int, request: InferRequest, answer: dict[str, Any], labels: Sequence[str] | None = None
@@ -118,6 +120,10 @@ def classes(name: str, array: Any, count: int, labels: Sequence[str] | None) -> 
     if array.ndim < 2 or array.dtype.kind in "bO":
         raise RequestError(f"classification of output {name!r}: it has shape {list(array.shape)}, no row of scores")
     rows = array.reshape(len(array), -1)
+    if len(rows) * min(count, rows.shape[1]) > _MOST_CLASSES:
+        raise RequestError(
+            f"classification of output {name!r} is {count}; at most {_MOST_CLASSES} classes are told in all"
+        )
     named = labels if labels is not None and len(labels) == rows.shape[1] else None
     # Not a number is no class: it goes last.
     order = np.argsort(-np.nan_to_num(rows.astype(np.float64), nan=-np.inf), axis=1, kind="stable")[:, :count]

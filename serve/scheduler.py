@@ -110,6 +110,11 @@ class Scheduler:
         return self._dead == 0 and not self._closed
 
     @property
+    def closed(self) -> bool:
+        """Whether no more work is taken."""
+        return self._closed
+
+    @property
     def pending_rows(self) -> int:
         """Rows that wait for an instance."""
         return self._pending
@@ -233,6 +238,7 @@ class Scheduler:
         try:
             results, compute_s = _timed(instance.function, items)
         except Exception:
+            self._quick.failed(items, time.perf_counter() - started)
             return False
         self._settle(items, results, started, compute_s)
         self._quick.held_up(items, compute_s)

@@ -74,7 +74,9 @@ def serve(
         config = uvicorn.Config(
             app,
             http=Connections(app.infer, connections),  # type: ignore[arg-type] # called, as a class would be
-            log_level="warning",
+            # Its warnings are of what clients send, who are told themselves.
+            log_level="error",
+            ws="none",
             access_log=False,
             server_header=False,
             # Idle connections are looked after by their own protocol, in whose hands they are.

@@ -20,12 +20,14 @@ from penstock.serve.limits import Receive, bounded
 from penstock.serve.metrics import Metrics
 from penstock.serve.protocol import InferRequest
 from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
 
 _HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 _LONG_JSON, _MANY_NUMBERS = 65_536, 16_384
+_MOST_INFLATING = 2
 Answer = tuple[int, dict[str, str], Sequence[Buffer]]
 
 
@@ -48,6 +50,7 @@ class Infer:
         self, repository: Repository, metrics: Metrics, regions: Regions, tracer: Tracer, most_bytes: int
     ) -> None:
         self.most_bytes = most_bytes
+        self._inflating = asyncio.Semaphore(_MOST_INFLATING)
         self._repository = repository
         self._metrics = metrics
         self._regions = regions
@@ -91,13 +94,21 @@ class Infer:
     ) -> Answer:
         model = self._repository.find(name, version)
         if (coding := headers.get(b"content-encoding", b"identity")) != b"identity":
-            # Inflating takes milliseconds that others should not wait for.
-            body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
+            # Inflating takes milliseconds that others should not wait for, and memory that not all may take at once.
+            async with self._inflating:
+                body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
         said_length = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
         read = functools.partial(model.layouts.decode, body, said_length, model.signature, self._regions)
         # Reading much JSON takes milliseconds that others should not wait for, as inflating does.
-        call = await asyncio.to_thread(read) if _json_bytes(body, said_length) > _LONG_JSON else read()
-        answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
+        # Texts in binary are as slow to read.
+        size = memoryview(body).nbytes if model.reads_text else _json_bytes(body, said_length)
+        call = await asyncio.to_thread(read) if size > _LONG_JSON else read()
+        try:
+            answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
+        except Closed:  # another version took its place while the request was read
+            if (model := self._repository.find(name, version)).scheduler.closed:
+                raise
+            return await self._answer(name, version, headers, body, times)
         write = functools.partial(replies.encode, name, model.version, call, answer, model.labels)
         content, said = await asyncio.to_thread(write) if _json_numbers(call, answer) > _MANY_NUMBERS else write()
         accepted = headers.get(b"accept-encoding", b"").decode("latin-1")
@@ -152,8 +163,12 @@ def _json_bytes(body: Buffer, header_length: str | None) -> int:
 
 
 def _json_numbers(call: InferRequest, answer: Mapping[str, Any]) -> int:
-    """How many numbers of an answer are to be written in JSON."""
-    listed = [name for name, wanted in call.outputs.items() if not wanted.binary and wanted.part is None]
+    """How many numbers of an answer are to be written in JSON, or sorted into classes."""
+    listed = [
+        name
+        for name, wanted in call.outputs.items()
+        if wanted.classes or (not wanted.binary and wanted.part is None) or answer[name].dtype == object
+    ]
     return sum(answer[name].size for name in listed)
 
 
@@ -165,7 +180,12 @@ def refused(error: Exception) -> Answer:
         headers["Retry-After"] = "1"
     if status == 405:
         headers["Allow"] = "POST"
-    return status, headers, [orjson.dumps({"error": message})]
+    return status, headers, [orjson.dumps({"error": told(message)})]
+
+
+def told(message: str) -> str:
+    """A sentence as it can be written: what it quotes may hold halves of surrogate pairs."""
+    return message.encode("utf-8", "backslashreplace").decode()
 
 
 def named(path: str) -> tuple[str, str | None] | None:

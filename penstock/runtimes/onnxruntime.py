@@ -26,8 +26,12 @@ _DTYPES = {
 # A bare ONNX file says which dimensions move, not how far.
 OPEN_ENDED = Dim(min=1, opt=8, max=64)
 OPEN_ENDED_INNER = Dim(min=1, opt=128, max=2**31 - 1)
-# Operators that take as long as the values say; "If" runs one branch or another.
-_LOOPS = (b"Loop", b"Scan", b"If", b"SequenceMap")
+# Operators that take as long as the values say; "If" runs one branch or another, and others make sizes of values.
+_LOOPS = (
+    *(b"Loop", b"Scan", b"If", b"SequenceMap"),
+    *(b"Range", b"ConstantOfShape", b"Expand", b"Tile", b"OneHot", b"Resize", b"Upsample", b"Pad"),
+    *(b"NonZero", b"NonMaxSuppression", b"Compress", b"Unique"),
+)
 _SMALL = 32 * 2**20
 
 
@@ -112,7 +116,7 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
 
 
 def _steady(path: Path, signature: Signature) -> bool:
-    """Whether a model's shapes tell how long it takes: it has no loops, and no input that could be a size.
+    """Whether a model's shapes tell how long it takes: it has no loops, and no value becomes a size.
 
     Read off the file's bytes, in which each node's operator stands behind a tag and its length.
     """

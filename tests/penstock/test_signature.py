@@ -210,7 +210,7 @@ def test_two_sizes_under_one_dimension_are_refused_with_both() -> None:
 
 def test_without_the_batch_limit_only_the_largest_batch_is_lifted() -> None:
     IMAGES.check(image(1000, 1, 8, 8), limit_batch=False)
-    with pytest.raises(SignatureMismatch, match="'batch' from 2 to 8"):
+    with pytest.raises(SignatureMismatch, match="'batch' from 2 on"):
         IMAGES.check(image(1, 1, 8, 8), limit_batch=False)
     long = {name: np.zeros((99, 33), np.int64) for name in ("ids", "mask")}
     with pytest.raises(SignatureMismatch, match="'length' from 2 to 32"):

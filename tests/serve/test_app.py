@@ -1104,3 +1104,9 @@ def test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile(
     assert hanging.ask("POST", SLOW, turns(1)).status == 200
     assert hanging.ask("GET", "/v2/health/ready").status == 200
     assert hanging.stop() == 0
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
+def test_probes_may_ask_for_the_head_alone(server: Server, path: str) -> None:
+    answer = server.ask("HEAD", path)
+    assert (answer.status, answer.body) == (200, b"")

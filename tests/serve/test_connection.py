@@ -180,7 +180,7 @@ def test_noise_is_refused_and_the_next_client_served(server: Server, noise: byte
     with connected(server) as held:
         try:
             held.sendall(noise)
-            assert held.recv(100).startswith(b"HTTP/1.1 400 ")
+            assert held.recv(100).startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
         except ConnectionError:
             pass  # refused before all of it was sent
     with connected(server) as held:
@@ -233,7 +233,7 @@ def read_same(stream: Any) -> Any:
     return np.frombuffer(body[length:], np.float32).reshape(shape)
 
 
-@pytest.mark.parametrize("size", [1, 5, 4000, 16_384, 65_536])
+@pytest.mark.parametrize("size", [1, 5, 4000, 16_384, 65_536, 400_000])
 def test_arrays_of_every_size_come_back_as_they_were(echo: Server, size: int) -> None:
     array = np.random.default_rng(size).random((3, size), np.float32)
     with connected(echo) as held:
@@ -331,9 +331,11 @@ def receive(connection: Connection, data: bytes) -> None:
     connection.buffer_updated(len(data))
 
 
-def alone(infer: Any, idle_s: float = 60, receive_s: float = 60) -> tuple[Connection, _Transport]:
+def alone(
+    infer: Any, idle_s: float = 60, receive_s: float = 60, body_bytes: int = 1000
+) -> tuple[Connection, _Transport]:
     state = SimpleNamespace(connections=set(), tasks=set(), default_headers=[], total_requests=0)
-    limits = ConnectionLimits(1000, 10, idle_s, receive_s)
+    limits = ConnectionLimits(body_bytes, 10, idle_s, receive_s)
     connection, transport = Connections(infer, limits)(SimpleNamespace(), state, None), _Transport()
     connection.connection_made(transport)
     return connection, transport
@@ -496,3 +498,119 @@ def test_a_connection_too_many_is_told_so_and_the_others_go_on(strict: Server) -
     with connected(strict) as fresh:
         fresh.sendall(infer("again"))
         assert answers(fresh, 1) == [(200, "again")]
+
+
+def test_a_client_that_goes_away_at_once_leaves_no_task_behind() -> None:
+    async def scenario() -> None:
+        connection, _ = alone(_Never())
+        receive(connection, post("m", b"{}"))
+        connection.connection_lost(None)  # before the task has taken its first step
+        await asyncio.sleep(0.02)
+        assert not connection._state.tasks
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_begun_on_a_connection_that_is_closing() -> None:
+    async def scenario() -> None:
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                transport.closed = True  # as when the answer cannot be written
+                return 200, {}, [b"done"]
+
+        connection, transport = alone(Infer())
+        receive(connection, post("m", b"{}") + post("m", b"{}"))
+        await asyncio.sleep(0.02)
+        assert connection._task is None
+        assert not connection._state.tasks
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_comes_whatever_fails() -> None:
+    async def scenario() -> None:
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                raise ValueError("nobody expected this")
+
+        connection, transport = alone(Infer())
+        receive(connection, post("m", b"{}") + post("m", b"{}"))
+        await asyncio.sleep(0.02)
+        assert transport.sent.count(b"HTTP/1.1 500 ") == 2
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+def test_a_head_alone_takes_no_memory_for_its_body() -> None:
+    async def scenario() -> None:
+        connection, _ = alone(_Never(), body_bytes=2**40)
+        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {2**39}\r\n\r\nx".encode())
+        assert len(connection._body) == 2**20
+        connection.connection_lost(None)
+
+    asyncio.run(scenario())
+
+
+UPGRADES = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+def test_a_request_that_wishes_to_upgrade_is_answered_as_it_is(server: Server) -> None:
+    request = infer("first").replace(b"Host: here\r\n", b"Host: here\r\n" + UPGRADES)
+    with connected(server) as held:
+        head, _, body = request.partition(b"\r\n\r\n")
+        held.sendall(head + b"\r\n\r\n")
+        time.sleep(0.05)  # the body in a packet of its own, which must not be taken for a request
+        held.sendall(body + infer("second"))
+        assert answers(held, 2) == [(200, "first"), (200, "second")]
+
+
+def test_so_is_one_that_is_answered_behind(server: Server) -> None:
+    body = b'{"inputs": {"ids": [[1, 2]], "weight": [0]}}'
+    head = b"POST /predict/pair HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n" + UPGRADES
+    with connected(server) as held:
+        held.sendall(head + f"Content-Length: {len(body)}\r\n\r\n".encode())
+        time.sleep(0.05)
+        held.sendall(body + HEALTH)
+        stream = held.makefile("rb")
+        assert read(stream)[0] == 200
+        assert read(stream) == (200, {"live": True})
+
+
+def test_one_that_is_sent_ahead_is_refused_and_its_body_not_taken_for_a_request(server: Server) -> None:
+    body = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b"POST /predict/pair HTTP/1.1\r\nHost: here\r\n" + UPGRADES
+    with connected(server) as held:
+        held.sendall(HEALTH + head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        content = held.makefile("rb").read()
+    assert content.count(b"HTTP/1.1 ") == content.count(b'{"live":true}') == 1
+
+
+def test_garbage_behind_a_request_does_not_take_its_answer_s_place(server: Server) -> None:
+    with connected(server) as held:
+        held.sendall(HEALTH + b"\x00\x01garbage\r\n\r\n")
+        content = held.makefile("rb").read()
+    assert content.startswith(b"HTTP/1.1 200 ")
+    assert content.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_websocket_is_not_opened_and_leaves_nothing(server: Server) -> None:
+    head = (
+        b"GET /x HTTP/1.1\r\nHost: here\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    with connected(server) as held:
+        held.sendall(head + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" + HEALTH)
+        assert [status for status, _ in answers(held, 2)] == [404, 200]
+
+
+def test_trailers_without_an_end_are_cut_off(server: Server) -> None:
+    with connected(server) as held:
+        held.sendall(b"POST /predict/pair HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n")
+        assert ended(held, b"X: " + b"x" * 8000 + b"\r\n")
+
+
+def test_what_is_no_http_is_refused_in_the_form_of_all_refusals(server: Server) -> None:
+    with connected(server) as held:
+        held.sendall(b"GET / HTTP/9.9.9\r\n\r\n")
+        assert read(held.makefile("rb")) == (400, {"error": "the request is not HTTP/1.1"})

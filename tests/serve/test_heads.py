@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.serve.heads import read_head
+from penstock.serve.heads import read_head, without_upgrade
 
 LINE = "POST /v2/models/m/infer HTTP/1.1"
 
@@ -49,7 +49,6 @@ def test_a_client_may_end_the_connection_with_its_request() -> None:
         head(first="POST /v2/models/m/load HTTP/1.1"),
         head("Transfer-Encoding: chunked"),
         head("Expect: 100-continue", "Content-Length: 1"),
-        head("Connection: upgrade", "Upgrade: websocket"),
         head("Content-Length: 1", "Content-Length: 2"),
         head("Content-Length: -1"),
         head("Content-Length: 1_0"),
@@ -82,3 +81,15 @@ def test_a_long_head_is_read_too() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_odd_to_be_left_to_the_whole_server(noise: bytes) -> None:
     assert read_head(noise + b"\r\n\r\n") is None
+
+
+def test_a_wish_to_upgrade_is_passed_over() -> None:
+    found = read_head(head("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "Content-Length: 7"))
+    assert found is not None
+    assert (found.name, found.length, found.keep_alive) == ("m", 7, True)
+
+
+@pytest.mark.parametrize("line", ["Upgrade: h2c", "upgrade : x", "UPGRADE:"])
+def test_a_head_is_left_as_it_is_but_for_its_wish_to_upgrade(line: str) -> None:
+    assert without_upgrade(head("A: 1", line, "B: upgrade: 2")) == head("A: 1", "B: upgrade: 2")
+    assert without_upgrade(head("A: upgrade: 1")) == head("A: upgrade: 1")

@@ -145,3 +145,12 @@ def test_examples_keep_to_the_smallest_sizes_and_the_ranges() -> None:
     assert inputs is not None
     assert [len(row) for row in inputs["x"]] == [2, 2]
     json.dumps(inputs)
+
+
+def test_every_operation_says_what_an_error_is_and_none_says_what_never_comes(described: Any) -> None:
+    for path, item in described["paths"].items():
+        for operation in item.values():
+            assert "422" not in operation["responses"], path
+            schema = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            assert schema["required"] == ["error"]
+    assert "HTTPValidationError" not in str(described)

@@ -299,7 +299,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "name missing": ({"inputs": [{"datatype": "FP32"}]}, ["inputs[0].name", "missing", "string"]),
     "name a number": (changed([*IMAGE, "name"], 7), ["inputs[0].name", "number", "string"]),
     "unknown datatype": (changed([*IMAGE, "datatype"], "FP33"), ["datatype of input 'image'", "FP33", "FP32"]),
-    "datatype BYTES": (changed([*IMAGE, "datatype"], "BYTES"), ["data of input 'image'", "strings", "BYTES"]),
+    "datatype BYTES": (changed([*IMAGE, "datatype"], "BYTES"), ["input 'image'", "object", "float32"]),
     "datatype a list": (changed([*IMAGE, "datatype"], []), ["datatype of input 'image'", "[]", "FP32"]),
     "another datatype": (changed([*IDS, "datatype"], "INT32"), ["input 'ids'", "int32", "must be int64"]),
     "rank": (changed([*IMAGE, "shape"], [2, 4]), ["input 'image'", "[2, 4]", "[batch, 2, 2]"]),
@@ -668,3 +668,37 @@ def test_a_list_of_strings_is_refused_before_it_costs_memory() -> None:
     # numpy would make room for the longest of them in every place: 200 GB.
     content["inputs"][0]["data"] = ["a" * 1_000_000, *[""] * 50_000]
     assert "must hold numbers only" in refusal(content)
+
+
+VALID = '{"name":"image","shape":[1,2,2],"datatype":"FP32","data":[1,2,3,4]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id":"\\ud800 NaN","inputs":[%s]}',
+        '{"parameters":{"sequence_\\ud800":NaN},"inputs":[%s]}',
+        '{"parameters":{"x":NaN},"inputs":[%s],"\\udfff":1}',
+    ],
+)
+def test_half_a_surrogate_pair_is_no_text_beside_constants_either(text: str) -> None:
+    with pytest.raises(RequestError, match="not valid JSON"):
+        protocol.decode((text % VALID).encode(), None, SIGNATURE)
+
+
+def test_bytes_that_are_no_utf_8_are_refused_beside_constants_too() -> None:
+    with pytest.raises(RequestError, match="not valid JSON"):
+        protocol.decode(b'{"id":"\xed\xa0\x80 NaN","inputs":[%b]}' % VALID.encode(), None, SIGNATURE)
+
+
+def test_a_number_of_many_digits_is_a_number_out_of_range() -> None:
+    text = VALID.replace("[1,2,3,4]", f"[NaN,1,2,1{'0' * 400}]")
+    with pytest.raises(RequestError):
+        protocol.decode(f'{{"inputs":[{text}]}}'.encode(), None, SIGNATURE)
+
+
+def test_another_datatype_is_refused_before_its_bytes_are_read() -> None:
+    entry = {"name": "image", "shape": [1048576], "datatype": "BYTES", "parameters": {"binary_data_size": 4}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    with pytest.raises(SignatureMismatch, match="input 'image' has dtype object; it must be float32"):
+        protocol.decode(text + bytes(4), str(len(text)), SIGNATURE)

@@ -71,3 +71,14 @@ def test_kinds_are_bounded() -> None:
     assert len(known._rows) == 1024
     known.told(batch(2, kind=0), 1e-5)
     assert known.holds(batch(2, kind=0))
+
+
+def test_a_kind_of_which_a_batch_failed_is_learnt_anew() -> None:
+    known = Quick()
+    known.told(batch(4), 1e-4)
+    known.failed(batch(2), 1e-5)
+    assert not known.holds(batch(1))
+    known.told(batch(4), 1e-4)
+    known.failed(batch(4), 0.5)
+    known.told(batch(4), 1e-4)
+    assert not known.holds(batch(1))  # it held others up
