@@ -93,7 +93,7 @@ def predict(
         typer.Argument(
             metavar="FILE...",
             help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv (rows), .txt (a text in "
-            "each line), .json (a whole request); - for standard input.",
+            "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
         ),
     ],
     model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,

@@ -114,8 +114,8 @@ def test_an_export_in_lower_precision_holds_its_speed_and_says_it_where_it_is_sl
     middle, low, high = half.receipt.build["speed_vs_fp32"]
     assert 0 < low <= middle <= high
     notes = [line for line in said if "slower than fp32" in line]
-    if middle != 1:  # which may be rounded
-        assert len(notes) == (middle < 1)
+    if middle != speed._AS_FAST:  # which may be rounded
+        assert len(notes) == (middle < speed._AS_FAST)
     for line in notes:
         assert line.startswith("digits-onnx-fp16: note: fp16 is slower than fp32 on this ")
     assert "speed_vs_fp32" not in full.receipt.build
