@@ -28,7 +28,7 @@ def main(schemathesis: str, seconds: str, models: list[str]) -> int:
                 url = next(word for word in line.split() if word.startswith("http://"))
                 options = ["--max-time", seconds, "--phases", "examples,coverage,fuzzing", "--no-color"]
                 fuzz = [schemathesis, "run", f"{url}/openapi.json", "-c", CHECKS, *options]
-                ended = subprocess.run(fuzz, check=False).returncode  # noqa: S603
+                ended = subprocess.run(fuzz, check=False, cwd=home).returncode  # noqa: S603
                 with urllib.request.urlopen(f"{url}/metrics") as answer:  # noqa: S310
                     text = answer.read().decode()
             finally:
