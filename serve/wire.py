@@ -18,6 +18,7 @@ from penstock.serve import compression, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.metrics import Metrics
+from penstock.serve.model import Model
 from penstock.serve.protocol import InferRequest
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Closed
@@ -93,16 +94,7 @@ class Infer:
         self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer, times: Times
     ) -> Answer:
         model = self._repository.find(name, version)
-        if (coding := headers.get(b"content-encoding", b"identity")) != b"identity":
-            # Inflating takes milliseconds that others should not wait for, and memory that not all may take at once.
-            async with self._inflating:
-                body = await asyncio.to_thread(compression.inflate, body, coding.decode("latin-1"), self.most_bytes)
-        said_length = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
-        read = functools.partial(model.layouts.decode, body, said_length, model.signature, self._regions)
-        # Reading much JSON takes milliseconds that others should not wait for, as inflating does.
-        # Texts in binary are as slow to read.
-        size = memoryview(body).nbytes if model.reads_text else _json_bytes(body, said_length)
-        call = await asyncio.to_thread(read) if size > _LONG_JSON else read()
+        call = await self._read(model, headers, body)
         try:
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
         except Closed:  # another version took its place while the request was read
@@ -117,6 +109,22 @@ class Infer:
             said["Content-Encoding"] = coded
         self._tracer.answered(name, model.version, call.id, times)
         return 200, said, content
+
+    async def _read(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
+        """The request in a body. What takes milliseconds is done beside the event loop."""
+        coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
+        if coding == "identity":
+            return await self._decoded(model, headers, body)
+        async with self._inflating:  # into memory that not all may take at once
+            inflated = await asyncio.to_thread(compression.inflate, body, coding, self.most_bytes)
+            return await self._decoded(model, headers, inflated)
+
+    async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
+        said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
+        read = functools.partial(model.layouts.decode, body, said, model.signature, self._regions)
+        # JSON and texts are read an element at a time.
+        slow = memoryview(body).nbytes if model.reads_text else _json_bytes(body, said)
+        return await asyncio.to_thread(read) if slow > _LONG_JSON else read()
 
 
 class Wire:

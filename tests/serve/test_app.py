@@ -1110,3 +1110,27 @@ def test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile(
 def test_probes_may_ask_for_the_head_alone(server: Server, path: str) -> None:
     answer = server.ask("HEAD", path)
     assert (answer.status, answer.body) == (200, b"")
+
+
+def test_models_loaded_anew_under_requests_that_take_long_to_read_lose_none(
+    repository: Path, start_server: StartServer
+) -> None:
+    reloading = start_server(repository / "digits-onnx-fp32", "--max-queue-rows", "10000")
+    rows = 1000
+    entry = {"name": "image", "datatype": "FP32", "shape": [rows, 1, 8, 8], "data": [0] * (rows * 64)}
+    body = gzip.compress(json.dumps({"inputs": [entry]}).encode())
+    stop = threading.Event()
+
+    def ask(number: int) -> list[int]:
+        found = []
+        while not stop.is_set():
+            found.append(reloading.ask("POST", INFER, body, {"Content-Encoding": "gzip"}).status)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, number) for number in range(3)]
+        for _ in range(10):
+            assert reloading.ask("POST", "/v2/repository/models/digits-onnx-fp32/load").status == 200
+        stop.set()
+        statuses = [status for part in asked for status in part.result()]
+    assert set(statuses) == {200}
