@@ -201,6 +201,19 @@ class Signature(BaseModel):
             raise PenstockError("a batch range needs a model whose inputs and outputs share a dynamic first dimension")
         return self.model_copy(update={"dims": {**self.dims, self.batch: batch}})
 
+    def check_input(self, name: str, dtype: str) -> None:
+        """See that there is an input of that name and dtype.
+
+        Raises:
+            SignatureMismatch: there is none.
+        """
+        declared = next((tensor.dtype for tensor in self.inputs if tensor.name == name), None)
+        if declared is None:
+            names = ", ".join(tensor.name for tensor in self.inputs)
+            raise SignatureMismatch(f"input {name[:128]!r} is unknown; the model's inputs are {names}")
+        if dtype != declared:
+            raise SignatureMismatch(f"input {name!r} has dtype {dtype}; it must be {declared}")
+
     def check(self, arrays: Arrays, *, limit_batch: bool = True) -> None:
         """See that `arrays` are exactly this signature's inputs: names, dtypes, ranks and sizes.
 
@@ -212,11 +225,8 @@ class Signature(BaseModel):
             SignatureMismatch: with the input, the value and the rule.
         """
         expected = {tensor.name: tensor for tensor in self.inputs}
-        for name in arrays:
-            if name not in expected:
-                raise SignatureMismatch(
-                    f"input {name[:128]!r} is unknown; the model's inputs are {', '.join(expected)}"
-                )
+        for name, array in arrays.items():
+            self.check_input(name, dtype_name(array.dtype))
         sizes: dict[str, int] = {}
         for name, tensor in expected.items():
             if name not in arrays:
@@ -226,8 +236,6 @@ class Signature(BaseModel):
     def _check_tensor(
         self, tensor: Tensor, array: NDArray[np.generic], sizes: dict[str, int], unlimited: str | None
     ) -> None:
-        if dtype_name(array.dtype) != tensor.dtype:
-            raise SignatureMismatch(f"input {tensor.name!r} has dtype {array.dtype.name}; it must be {tensor.dtype}")
         if array.ndim != len(tensor.shape):
             raise SignatureMismatch(_shown(tensor, array))
         for actual, declared in zip(array.shape, tensor.shape, strict=True):

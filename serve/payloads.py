@@ -40,6 +40,7 @@ def decode(request: Any, model: Model, regions: Regions) -> protocol.InferReques
         if tensor.name in inputs:
             raise RequestError(f"input {tensor.name[:256]!r} is given twice")
         dtype = protocol.dtype_of(tensor.name, tensor.datatype)
+        model.signature.check_input(tensor.name, dtype)
         shape = protocol.shape_of(tensor.name, list(tensor.shape))
         if (given or part is not None) and tensor.contents.ListFields():
             raise RequestError(

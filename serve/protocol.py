@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from typing_extensions import Buffer
 from penstock.serve.errors import RequestError
 from penstock.serve.sharedmemory import NO_REGIONS, Part, Regions
 from penstock.serve.tensors import BINARY_ONLY, from_bytes, from_json
-from penstock.signature import SERVED_DTYPES, Signature, SignatureMismatch
+from penstock.signature import SERVED_DTYPES, Signature
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 _FROM_V2 = {v2: name for name, v2 in SERVED_DTYPES.items()}
@@ -73,7 +72,7 @@ def decode(
         raise RequestError(f"the request is a JSON {_kind(content)}; it must be an object with 'inputs'")
     _known(content, _FIELDS, "the request")
     parameters = _object(content.get("parameters", {}), "parameters")
-    inputs, used = _inputs(content.get("inputs"), binary, regions, {item.name: item.dtype for item in signature.inputs})
+    inputs, used = _inputs(content.get("inputs"), binary, regions, signature)
     if used != len(binary):
         raise RequestError(f"{len(binary)} bytes follow the JSON; the inputs' binary_data_size add up to {used}")
     return asked(inputs, content.get("outputs"), parameters, _id(content.get("id")), signature, regions)
@@ -179,7 +178,7 @@ def _split(body: Buffer, header_length: str | None) -> tuple[memoryview, memoryv
 
 
 def _inputs(
-    listed: Any, binary: memoryview, regions: Regions, dtypes: Mapping[str, str]
+    listed: Any, binary: memoryview, regions: Regions, signature: Signature
 ) -> tuple[dict[str, NDArray[np.generic]], int]:
     if not isinstance(listed, list) or not listed:
         held = "empty" if listed == [] else _kind(listed)
@@ -197,8 +196,7 @@ def _inputs(
         if name in inputs:
             raise RequestError(f"input {name!r} is given twice")
         dtype = dtype_of(name, entry.get("datatype"))
-        if dtype != dtypes.get(name, dtype):  # before its bytes are read as what they are not
-            raise SignatureMismatch(f"input {name!r} has dtype {dtype}; it must be {dtypes[name]}")
+        signature.check_input(name, dtype)  # before its bytes are read as what they are not
         shape = shape_of(name, entry.get("shape"))
         parameters = _object(entry.get("parameters", {}), f"parameters of input {name!r}")
         part = shared(parameters, f"input {name!r}", regions)

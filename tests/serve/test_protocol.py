@@ -35,13 +35,31 @@ SIGNATURE = Signature(
 )
 
 
-def fake_model() -> Model:
+# Inputs of other dtypes, each of which is refused before the others are missed.
+ODD = SIGNATURE.model_copy(
+    update={
+        "inputs": tuple(
+            Tensor(name=name, dtype=dtype, shape=("batch",))
+            for name, dtype in (("u", "uint8"), ("i", "int8"), ("b", "bool"), ("h", "float16"))
+        )
+    }
+)
+
+
+def fake_model(signature: Signature = SIGNATURE) -> Model:
     return Model(
-        "fake", 1, SIGNATURE, None, lambda: RunnerBatches(FakeRunner(SIGNATURE)), Limits(timeout_s=10), Metrics()
+        "fake", 1, signature, None, lambda: RunnerBatches(FakeRunner(signature)), Limits(timeout_s=10), Metrics()
     )
 
 
-MODEL = fake_model()
+MODEL, ODD_MODEL = fake_model(), fake_model(ODD)
+
+
+def only(dtype: str) -> Signature:
+    """One input, x."""
+    return Signature(
+        inputs=(Tensor(name="x", dtype=dtype, shape=(1,)),), outputs=SIGNATURE.outputs, dims=SIGNATURE.dims
+    )
 
 
 def joined(encoded: tuple[list[Any], dict[str, str]]) -> tuple[bytes, dict[str, str]]:
@@ -73,8 +91,9 @@ def valid() -> dict[str, Any]:
 
 def refusal(content: Any, header_length: str | None = None) -> str:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    odd = any(f'"name": "{tensor.name}"'.encode() in body for tensor in ODD.inputs)
     with pytest.raises((RequestError, SignatureMismatch)) as raised:
-        respond(body, header_length)
+        respond(body, header_length, ODD_MODEL if odd else None)
     if isinstance(raised.value, RequestError):
         assert raised.value.status == 400
     return str(raised.value)
@@ -230,7 +249,7 @@ def test_every_value_of_every_dtype_is_read_as_it_was_sent(dtype: str, binary: b
     @settings(max_examples=60, deadline=None)
     @given(arrays(dtype, finite=not binary))
     def check(array: Any) -> None:
-        got = protocol.decode(*encoded(array, binary), SIGNATURE).inputs["x"]
+        got = protocol.decode(*encoded(array, binary), only(dtype)).inputs["x"]
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
         assert got.tobytes() == array.tobytes() if binary else np.array_equal(got, array)
 
@@ -274,7 +293,7 @@ def test_an_output_that_is_not_contiguous_is_sent_in_row_major_order() -> None:
 
 def test_uint64_takes_small_and_largest_numbers_in_one_json_list() -> None:
     array = np.array([1, 2**64 - 1], np.uint64)
-    got = protocol.decode(*encoded(array, binary=False), SIGNATURE).inputs["x"]
+    got = protocol.decode(*encoded(array, binary=False), only("uint64")).inputs["x"]
     assert got.tolist() == [1, 2**64 - 1]
 
 
@@ -701,4 +720,11 @@ def test_another_datatype_is_refused_before_its_bytes_are_read() -> None:
     entry = {"name": "image", "shape": [1048576], "datatype": "BYTES", "parameters": {"binary_data_size": 4}}
     text = json.dumps({"inputs": [entry]}).encode()
     with pytest.raises(SignatureMismatch, match="input 'image' has dtype object; it must be float32"):
+        protocol.decode(text + bytes(4), str(len(text)), SIGNATURE)
+
+
+def test_an_input_that_there_is_not_is_refused_before_its_bytes_are_read() -> None:
+    entry = {"name": "none", "shape": [1048576], "datatype": "BYTES", "parameters": {"binary_data_size": 4}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    with pytest.raises(SignatureMismatch, match="input 'none' is unknown; the model's inputs are image, ids"):
         protocol.decode(text + bytes(4), str(len(text)), SIGNATURE)
