@@ -20,9 +20,9 @@ ROWS, TOGETHER = (1, 7, 64, 33), (3, 16)
 
 def by_runner(found: artifact.Artifact, how: str) -> None:
     if how == "copies":
-        lanes._DIRECT_OUT = -1  # type: ignore[misc]
+        lanes._DIRECT_OUT = -1
     if how == "graphless":
-        lanes.Lane.capture = _refused  # type: ignore[method-assign]
+        lanes.Lane.capture = _refused  # type: ignore[assignment, method-assign]
     inputs, _ = found.golden()
     with found.load(device="cuda:0") as runner:
         runner.settled()
@@ -33,7 +33,12 @@ def by_runner(found: artifact.Artifact, how: str) -> None:
 
         for rows in ROWS:
             ask(rows)
-        threads = [threading.Thread(target=lambda rows=rows: [ask(rows) for _ in range(4)]) for rows in TOGETHER]
+
+        def often(rows: int) -> None:
+            for _ in range(4):
+                ask(rows)
+
+        threads = [threading.Thread(target=often, args=(rows,)) for rows in TOGETHER]
         for thread in threads:
             thread.start()
         for thread in threads:
