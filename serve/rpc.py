@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -146,36 +145,32 @@ class Service:
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
         answer = messages.message("ModelStreamInferResponse")
-        waiting: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(_MOST_STREAMED)
-        asked: collections.deque[Any] = collections.deque()
+        waiting: asyncio.Queue[tuple[Any, asyncio.Task[Any]] | None] = asyncio.Queue(_MOST_STREAMED)
 
         async def take() -> None:
             try:
                 async for request in requests:
-                    asked.append(request)
-                    await waiting.put(asyncio.ensure_future(self.ModelInfer(request, context)))
+                    await waiting.put((request, asyncio.ensure_future(self.ModelInfer(request, context))))
             finally:
                 await waiting.put(None)
 
         taking = asyncio.ensure_future(take())
         try:
-            while (task := await waiting.get()) is not None:
-                request = asked.popleft()
+            while (held := await waiting.get()) is not None:
+                request, task = held
                 try:
                     answered, why = await task, ""
                 except Exception as error:
                     # As Triton has it: whose failure it is stands in the answer beside it.
-                    answered, why = (
-                        messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name),
-                        explained(error)[1],
-                    )
+                    why = explained(error)[1]
+                    answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
                 answered.parameters["triton_final_response"].bool_param = True
                 yield answer(error_message=why, infer_response=answered)
         finally:
             taking.cancel()
             while not waiting.empty():
-                if (task := waiting.get_nowait()) is not None:
-                    task.cancel()
+                if (held := waiting.get_nowait()) is not None:
+                    held[1].cancel()
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from penstock import cache, cuda, engines
 from penstock.errors import PenstockError
 from penstock.export.engine import remedies
-from penstock.export.engine.recipe import Recipe
+from penstock.export.engine.recipe import Recipe, check
 from penstock.signature import Signature
 from penstock.trial import python_command
 
@@ -56,6 +56,7 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path, signature: Signat
     """
     flavor, trt = engines.flavor_of(recipe.flavor, build=True)
     refuse_new(trt, recipe.precision)
+    check(recipe, flavor)
     wished, recipe = recipe, recipe.model_copy(update={"flavor": flavor})
     gpu = cuda.facts() or {}
     # All that a tactic's time may hang on; TensorRT itself refuses a cache of another version or GPU.

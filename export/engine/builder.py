@@ -150,7 +150,6 @@ def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
     if recipe.level is not None:
         config.builder_optimization_level = recipe.level
     if flavor == "tensorrt_rtx":
-        _refuse_for_rtx(recipe)
         config.set_flag(trt.BuilderFlag.REQUIRE_USER_ALLOCATION)  # without it nothing can be captured
     if recipe.hardware_compat != "none":
         name = {"ampere+": "AMPERE_PLUS", "same-cc": "SAME_COMPUTE_CAPABILITY"}[recipe.hardware_compat]
@@ -163,12 +162,6 @@ def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
         # Several contexts may use one profile; later versions always let them.
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     return list(dict.fromkeys(wanted))
-
-
-def _refuse_for_rtx(recipe: Recipe) -> None:
-    """Refuse what TensorRT for RTX has no use for; it would say less of why."""
-    if recipe.hardware_compat != "none":
-        raise Refused({"message": "--hardware-compat: engines of TensorRT for RTX run on all its GPUs as they are"})
 
 
 def _keep_float32(trt: Any, network: Any) -> bool:

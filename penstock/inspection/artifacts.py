@@ -184,7 +184,9 @@ def _chosen(choice: Choice) -> str:
 
 def graph_of(found: Artifact) -> Any | None:
     """The ONNX graph of an artifact, which an engine has beside it; None where there is none, or no onnx package."""
-    beside = "model.later.onnx" if found.receipt.build.get("graph") == "model.later.onnx" else "model.onnx"
+    beside = found.receipt.build.get("graph", "model.onnx")
+    if beside not in found.receipt.files:
+        beside = "model.onnx"
     file = found.model_path if found.model_path.suffix == ".onnx" else found.folder / beside
     try:
         return read_model(require("onnx", "export", "reading the graph"), file).graph if file.is_file() else None
