@@ -11,7 +11,7 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import exporting, inspecting, measuring, serving, training
+from penstock.commands import exporting, inspecting, measuring, server, serving, training
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -104,7 +104,7 @@ app.command()(exporting.build)
 app.command()(exporting.verify)
 app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
-app.command()(serving.serve)
+app.command()(server.serve)
 app.command()(serving.predict)
 app.command()(measuring.bench)
 app.command()(serving.health)

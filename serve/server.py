@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
 BACKLOG = 2048
-_CONNECTIONS = ConnectionLimits()
 
 
 @dataclass(frozen=True)
@@ -41,22 +40,29 @@ class Address:
     grpc_port: int | None = None
 
 
-def serve(
-    paths: list[Path],
-    address: Address,
-    limits: Limits,
-    bounds: Bounds,
-    say: Callable[[str], None],
-    trace_file: Path | None = None,
-    connections: ConnectionLimits = _CONNECTIONS,
-) -> None:
+@dataclass(frozen=True)
+class Settings:
+    """All that `penstock serve` is told but the models: where it listens, how they run, what clients may do.
+
+    `trace_file` is where the protocol's trace extension writes.
+    """
+
+    address: Address = field(default_factory=Address)
+    limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    trace_file: Path | None = None
+
+
+def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
     """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
 
     Raises:
         PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
     """
     _log_to_stderr()
-    metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(trace_file)
+    address, limits, bounds = settings.address, settings.limits, settings.bounds
+    metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
         repository = open_repository(paths, limits, metrics)
@@ -73,14 +79,14 @@ def serve(
         app = create_app(repository, metrics, bounds, beside, regions, tracer)
         config = uvicorn.Config(
             app,
-            http=Connections(app.infer, connections),  # type: ignore[arg-type] # called, as a class would be
+            http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
             ws="none",
             access_log=False,
             server_header=False,
             # Idle connections are looked after by their own protocol, in whose hands they are.
-            timeout_keep_alive=math.ceil(connections.idle_s),
+            timeout_keep_alive=math.ceil(settings.connections.idle_s),
             # No request is waited for longer than its own limit.
             timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )

@@ -49,6 +49,7 @@ TORCH_FREE = (
     "penstock.buckets",
     "penstock.client.",
     "penstock.commands",
+    "penstock.commands.server",
     "penstock.commands.serving",
     "penstock.commands.stages",
     "penstock.commands.terminal",
