@@ -31,6 +31,20 @@ class RunnerBatches:
                 raise InstanceLost("its engine died under another instance") from None
             raise
 
+    @property
+    def well(self) -> bool:
+        """Whether its runner could answer now, as far as can be seen from outside."""
+        return self._runner.well
+
+    @property
+    def gone(self) -> bool:
+        """Whether its runner will never answer again."""
+        return self._runner.gone
+
+    def kill(self) -> None:
+        """End what its runner does, if that can be ended."""
+        self._runner.kill()
+
     def close(self) -> None:
         if self._closed:
             return

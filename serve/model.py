@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, runtimes, trial
+from penstock import artifact, trial
 from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
-from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
-from penstock.serve import rowwise
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
+from penstock.serve.opening import Opening
 from penstock.serve.scheduler import BatchFunction, Scheduler
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
@@ -42,7 +41,8 @@ _MOST_FORMS = 4096
 class Limits:
     """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer and a batch.
 
-    `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies.
+    `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies. `isolate`: each
+    runner in a process of its own.
     """
 
     max_queue_rows: int = 1024
@@ -52,6 +52,7 @@ class Limits:
     device: str = "cpu"
     timeout_s: float = 30.0
     run_limit_s: float = 120.0
+    isolate: bool = False
 
     @property
     def threads_each(self) -> int:
@@ -203,20 +204,26 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     engine = receipt.runtime == "tensorrt"
     if limits.instances is None:
         limits = replace(limits, instances=2 if engine else 1)
+    opening = Opening(
+        path=found.folder,
+        device=limits.device,
+        threads=limits.threads_each,
+        callers=limits.instances if engine else None,
+    )
 
     def opened() -> Runner:
-        runner = found.load(
-            device=limits.device, threads=limits.threads_each, callers=limits.instances if engine else None
-        )
-        try:
-            replay(found, runner)
-        except BaseException:
-            runner.close()
-            raise
-        return runner
+        return _opened(opening, limits)[0]
 
     make = Shared(opened).make if engine else lambda: RunnerBatches(opened())
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+
+
+def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:
+    if not limits.isolate:
+        return opening.open()
+    from penstock.serve import isolated
+
+    return isolated.opened(opening)
 
 
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
@@ -224,23 +231,14 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
         raise PenstockError(f"{path}: a file to serve must be an .onnx file, or else an artifact's folder")
     if not MODEL_NAME.fullmatch(path.stem):
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
-    from penstock.runtimes.onnxruntime import read_signature
-
     # Nobody vouches for a bare file, and a crash would take the other models along.
     careful = trial.needs_care("onnxruntime", path)
-    signature = read_signature(path, careful=careful)
-
-    def opened(signature: Signature) -> Runner:
-        return runtimes.load(
-            "onnxruntime", path, signature, device=limits.device, threads=limits.threads_each, careful=careful
-        )
-
-    if signature.batch is not None:
-        with opened(signature) as runner:
-            if not rowwise.independent(runner, signature):
-                signature = rowwise.unbatched(signature)
+    opening = Opening(path=path, device=limits.device, threads=limits.threads_each, careful=careful)
+    first, signature = _opened(opening, limits)
+    ready = [first]
+    opening = opening.model_copy(update={"signature": signature})
 
     def make() -> BatchFunction:
-        return RunnerBatches(opened(signature))
+        return RunnerBatches(ready.pop() if ready else _opened(opening, limits)[0])
 
     return Model(path.stem, 1, signature, None, make, limits, metrics)

@@ -13,7 +13,7 @@ import bisect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from penstock.serve.times import Times
 log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[list[Any]], list[Any]]
+_LOOK_S = 0.25
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -100,6 +101,7 @@ class Scheduler:
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._called = False
         self._quick = Quick()
         self._closed = False
@@ -107,7 +109,8 @@ class Scheduler:
     @property
     def healthy(self) -> bool:
         """Whether every instance is there to work."""
-        return self._dead == 0 and not self._closed
+        well = all(getattr(instance.function, "well", True) for instance in self._instances)
+        return well and self._dead == 0 and not self._closed
 
     @property
     def closed(self) -> bool:
@@ -123,6 +126,14 @@ class Scheduler:
     def pending_items(self) -> int:
         """Items that wait for an instance."""
         return len(self._queue)
+
+    def start(self) -> None:
+        """See to instances that die while they are idle too, from now on; to be called on the event loop."""
+        for instance in [instance for instance in self._free if getattr(instance.function, "gone", False)]:
+            log.error("an idle instance died; it is restarted")
+            self._free.remove(instance)
+            self._keep(self._revive(instance))
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self.start)
 
     async def submit(
         self,
@@ -228,9 +239,13 @@ class Scheduler:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
                 return
-            task = loop.create_task(self._work(instance, items))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._work(instance, items))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which closing waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _ran_here(self, instance: _Instance, items: list[Item]) -> bool:
         """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
@@ -251,15 +266,23 @@ class Scheduler:
             log.error("an instance hangs: %s; it is replaced", error)
             for item in items:
                 _fail(item, error)
+            _kill(instance.function)
             instance.thread.abandon()
             instance.function, instance.thread = _nothing, CallThread("penstock-instance")
             self._dispatch()
-            await self._restart(instance)
+            await self._revive(instance)
         except InstanceDead as error:
             log.error("an instance died: %s; it is restarted", error)
             self._return(items, error)
             self._dispatch()  # another instance may be idle
-            await self._restart(instance)
+            await self._revive(instance)
+        else:
+            self._free.append(instance)
+            self._dispatch()
+
+    async def _revive(self, instance: _Instance) -> None:
+        """Have a dead instance work again."""
+        await self._restart(instance)
         self._free.append(instance)
         self._dispatch()
 
@@ -337,6 +360,8 @@ class Scheduler:
     async def close(self) -> None:
         """Take no more work, finish what was taken, and end the threads."""
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         self._max_delay_s = 0.0
         self._dispatch()
         while self._tasks:
@@ -363,6 +388,13 @@ def _timed(function: BatchFunction, items: list[Item]) -> tuple[list[Any], float
     if len(results) != len(items):
         raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
     return results, time.perf_counter() - started
+
+
+def _kill(function: BatchFunction) -> None:
+    """End what a batch function does, where that can be ended."""
+    kill = getattr(function, "kill", None)
+    if kill is not None:
+        kill()
 
 
 def _release(function: BatchFunction) -> None:

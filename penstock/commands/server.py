@@ -35,6 +35,12 @@ def serve(
     threads: Annotated[
         int | None, _running(min=1, help="Threads of each runner; default: its share of the cores.")
     ] = None,
+    isolate: Annotated[
+        bool,
+        _running(
+            "--isolate", help="Each runner in a process of its own; one that crashes or hangs takes nothing along."
+        ),
+    ] = False,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, _running(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
@@ -81,6 +87,7 @@ def serve(
             device=device,
             timeout_s=timeout_s,
             run_limit_s=run_limit_s,
+            isolate=isolate,
         ),
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),

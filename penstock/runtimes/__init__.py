@@ -60,6 +60,14 @@ class Runner(Protocol):
 
     def settled(self, timeout_s: float | None = None) -> bool: ...
 
+    @property
+    def well(self) -> bool: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
     def close(self) -> None: ...
 
     def __enter__(self) -> Self: ...
@@ -90,16 +98,24 @@ class BaseRunner:
         """
         if len(items) == 1:
             return [self.run(items[0])]
-        answer = self.run(join(items))
-        ends = np.cumsum([rows_of(item) for item in items])
-        for name, array in answer.items():
-            if len(array) != ends[-1]:
-                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
-        return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return parted(self.run(join(items)), items)
 
     def settled(self, timeout_s: float | None = None) -> bool:
         """Wait until what a runner still prepares in the background is done; False if that takes longer."""
         return True
+
+    @property
+    def well(self) -> bool:
+        """Whether it could answer now, as far as can be seen from outside."""
+        return True
+
+    @property
+    def gone(self) -> bool:
+        """Whether it will never answer again."""
+        return False
+
+    def kill(self) -> None:
+        """End what it does, if it can be ended: a thread cannot."""
 
     def close(self) -> None:
         """Give back what the runner holds; calling it again does nothing."""
@@ -121,6 +137,19 @@ def names() -> list[str]:
 def rows_of(feeds: Arrays) -> int:
     """How many rows a batch has."""
     return len(next(iter(feeds.values())))
+
+
+def parted(answer: Arrays, items: Sequence[Arrays]) -> list[dict[str, Any]]:
+    """The answer to the rows of several callers, taken apart.
+
+    Raises:
+        RuntimeError: an output has another number of rows than the inputs.
+    """
+    ends = np.cumsum([rows_of(item) for item in items])
+    for name, array in answer.items():
+        if len(array) != ends[-1]:
+            raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
+    return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def unavailable(runtime: str, build: Mapping[str, Any], device: str = "cpu") -> str | None:
