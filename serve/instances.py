@@ -12,12 +12,12 @@ from penstock.runtimes import InstanceDead, InstanceLost, Runner
 class RunnerBatches:
     """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too.
 
-    One that is `steady` takes as long whatever the values are, and may be called from any thread.
+    One that is `steady` takes as long whatever the values are; one that is `light` too may be called on an event loop.
     """
 
     def __init__(self, runner: Runner, shared: Shared | None = None) -> None:
         self._runner, self._shared, self._closed = runner, shared, False
-        self.steady = runner.steady
+        self.steady, self.light = runner.steady, runner.steady and runner.light
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:

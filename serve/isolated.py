@@ -62,7 +62,7 @@ class IsolatedRunner(BaseRunner):
         control, self._process, lanes = _started(opening, self.callers)
         self._control = control
         try:
-            self.signature = self._opened(opening.path)
+            self.signature, self.steady = self._opened(opening.path)
         except BaseException:
             self._end(lanes)
             raise
@@ -130,8 +130,8 @@ class IsolatedRunner(BaseRunner):
         answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
         return {tensor.name: answer[tensor.name] for tensor in self.outputs}
 
-    def _opened(self, path: Path) -> Signature:
-        """What the process says of the model once it is open."""
+    def _opened(self, path: Path) -> tuple[Signature, bool]:
+        """What the process says of the model once it is open: its signature, and whether its runner is steady."""
         self._control.settimeout(_OPEN_S)
         try:
             told = orjson.loads(self._control.recv(MOST_MESSAGE) or b"null")
@@ -143,7 +143,9 @@ class IsolatedRunner(BaseRunner):
             raise PenstockError(f"{path}: the process that loads it died: {self._obituary()}")
         if "error" in told:
             raise raised(told)
-        return Opening(path=path, signature=told["signature"]).signature  # type: ignore[return-value] # one is given
+        signature = Opening(path=path, signature=told["signature"]).signature
+        assert signature is not None
+        return signature, told["steady"]
 
     def _watch(self) -> None:
         """Ask the process again and again whether it runs; one that does not answer is ended."""

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
 from penstock.serve.batches import Item, choose, order, share
+from penstock.serve.curves import Curve
 from penstock.serve.quick import Quick
 from penstock.serve.threads import CallThread
 from penstock.serve.times import Times
@@ -37,6 +38,10 @@ class QueueFull(PenstockError):
 
 class Expired(PenstockError):
     """The deadline passed before the answer was there."""
+
+
+class Unmeetable(Expired):
+    """The deadline would pass before there could be an answer, by how long batches take."""
 
 
 class Hung(InstanceDead):
@@ -103,7 +108,7 @@ class Scheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._called = False
-        self._quick = Quick()
+        self._quick, self._curve = Quick(), Curve()
         self._closed = False
 
     @property
@@ -158,11 +163,14 @@ class Scheduler:
             kind: what batches of as many rows take alike long by, if anything.
 
         Raises:
-            QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
+            QueueFull: no room; Expired: too late; Unmeetable: it would be; Closed: shutting down; or what the batch
+            function raised for it.
         """
         self._admit(rows)
         loop = asyncio.get_running_loop()
         now = loop.time()
+        if timeout_s is not None:
+            self._meet(timeout_s, rows, key, kind, priority, now)
         urgent, number = bool(self._free), next(self._numbers)
         item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times, kind)
         if timeout_s is not None:
@@ -187,6 +195,25 @@ class Scheduler:
         if self._pending + rows > self.max_queue_rows + taken:
             raise QueueFull(
                 f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
+            )
+
+    def _meet(self, timeout_s: float, rows: int, key: Hashable, kind: Hashable, priority: int, now: float) -> None:
+        """Refuse what could not be answered in time, however well everything goes."""
+        if timeout_s > self._curve.longest_s * (2 + self._pending):
+            return
+        ahead: dict[tuple[Hashable, Hashable], int] = {}
+        for item in itertools.takewhile(lambda item: item.priority <= priority, self._queue):
+            ahead[item.key, item.kind] = ahead.get((item.key, item.kind), 0) + item.rows
+        before_s = 0.0
+        for (other, held), count in ahead.items():
+            # Its own batch takes along those of its key that fill none.
+            batches = count // self.max_batch if other == key else -(-count // self.max_batch)
+            before_s += batches * self._curve.at_least(held, min(count, self.max_batch), now)
+        own_s = self._curve.at_least(kind, rows, now)
+        if before_s / len(self._instances) + own_s > timeout_s:
+            raise Unmeetable(
+                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(ahead.values())} rows wait before "
+                f"it, and such a batch takes {own_s:.2g} s at the least"
             )
 
     def _enqueue(self, item: Item) -> None:
@@ -255,7 +282,7 @@ class Scheduler:
         except Exception:
             self._quick.failed(items, time.perf_counter() - started)
             return False
-        self._settle(items, results, started, compute_s)
+        self._settle(instance, items, results, started, compute_s)
         self._quick.held_up(items, compute_s)
         return True
 
@@ -304,8 +331,8 @@ class Scheduler:
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return
-        self._settle(items, results, started, compute_s)
-        if getattr(instance.function, "steady", False):
+        self._settle(instance, items, results, started, compute_s)
+        if getattr(instance.function, "light", False):
             self._quick.told(items, compute_s)
 
     async def _results_of(self, instance: _Instance, items: list[Item]) -> tuple[list[Any], float]:
@@ -317,8 +344,13 @@ class Scheduler:
             raise Hung(f"a batch did not come back within {self._run_limit_s:g} s (--run-limit-s)")
         return call.result()  # type: ignore[no-any-return]
 
-    def _settle(self, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
+    def _settle(
+        self, instance: _Instance, items: list[Item], results: list[Any], started: float, compute_s: float
+    ) -> None:
         """Give each item its result."""
+        if getattr(instance.function, "steady", False):
+            rows = sum(item.rows for item in items)
+            self._curve.told(items[0].kind, rows, compute_s, asyncio.get_running_loop().time())
         if self._observer is not None:
             waits = [started - item.entered for item in items]
             self._observer.batch(sum(item.rows for item in items), waits, compute_s)

@@ -45,7 +45,7 @@ def main(what: str) -> None:
     for number, memory in told["lanes"]:
         lane = socket.socket(fileno=number)
         threading.Thread(target=_answer_all, args=(runner, lane, Arena(memory)), daemon=True).start()
-    control.send(orjson.dumps({"signature": signature.model_dump(mode="json")}))
+    control.send(orjson.dumps({"signature": signature.model_dump(mode="json"), "steady": runner.steady}))
     _live(control)
 
 

@@ -42,11 +42,13 @@ class Runner(Protocol):
 
     `run` takes every input of the signature, rows first, and returns every output in the signature's order; the arrays
     belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
-    callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are.
+    callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are;
+    one that is `light` may be called from any thread, and waits for nothing but the processor.
     """
 
     callers: int
     steady: bool
+    light: bool
 
     @property
     def inputs(self) -> tuple[Tensor, ...]: ...
@@ -81,7 +83,7 @@ class BaseRunner:
     """What every runner shares: its signature's tensors, batches of several, and closing at the end of a `with`."""
 
     callers = 1
-    steady = False
+    steady = light = False
 
     def __init__(self, signature: Signature) -> None:
         self.inputs = signature.inputs

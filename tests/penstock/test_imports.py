@@ -65,6 +65,7 @@ TORCH_FREE = (
     "penstock.lanes",
     "penstock.launches",
     "penstock.leases",
+    "penstock.operators",
     "penstock.options",
     "penstock.ortvalues",
     "penstock.parity",
