@@ -55,9 +55,9 @@ class Limits:
     isolate: bool = False
 
     @property
-    def threads_each(self) -> int:
-        """Intra-op threads of one instance: together they fill the cores and no more."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // (self.instances or 1))
+    def most_threads(self) -> int:
+        """Intra-op threads of one instance, so that all together fill the cores and no more."""
+        return max(1, len(os.sched_getaffinity(0)) // (self.instances or 1))
 
 
 class Model:
@@ -207,7 +207,8 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     opening = Opening(
         path=found.folder,
         device=limits.device,
-        threads=limits.threads_each,
+        threads=limits.threads,
+        most_threads=limits.most_threads,
         callers=limits.instances if engine else None,
     )
 
@@ -233,7 +234,9 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
     # Nobody vouches for a bare file, and a crash would take the other models along.
     careful = trial.needs_care("onnxruntime", path)
-    opening = Opening(path=path, device=limits.device, threads=limits.threads_each, careful=careful)
+    opening = Opening(
+        path=path, device=limits.device, threads=limits.threads, most_threads=limits.most_threads, careful=careful
+    )
     first, signature = _opened(opening, limits)
     ready = [first]
     opening = opening.model_copy(update={"signature": signature})

@@ -33,7 +33,10 @@ def serve(
         _running(min=1, help="Batches of each model that run at once; default: 1, and 2 of an engine of TensorRT."),
     ] = None,
     threads: Annotated[
-        int | None, _running(min=1, help="Threads of each runner; default: its share of the cores.")
+        int | None,
+        _running(
+            min=1, help="Threads of each runner; default: what is measured to be best of its share of the cores, once."
+        ),
     ] = None,
     isolate: Annotated[
         bool,
