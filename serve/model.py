@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner, rows_of
 from penstock.serve.errors import RequestError
-from penstock.serve.instances import RunnerBatches, Shared
+from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
 from penstock.serve.opening import Opening
-from penstock.serve.scheduler import BatchFunction, Scheduler
+from penstock.serve.scheduler import Scheduler
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
@@ -39,17 +40,17 @@ _MOST_FORMS = 4096
 
 @dataclass(frozen=True)
 class Limits:
-    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer and a batch.
+    """How a model is run: rows that may wait, instances, threads of each, devices, seconds for an answer and a batch.
 
-    `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies. `isolate`: each
-    runner in a process of its own.
+    `instances` are of each device; None is one, and two of an engine of TensorRT: while one computes, the other copies.
+    `isolate`: each runner in a process of its own.
     """
 
     max_queue_rows: int = 1024
     max_delay_ms: float = 0.0
     instances: int | None = None
     threads: int | None = None
-    device: str = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
     timeout_s: float = 30.0
     run_limit_s: float = 120.0
     isolate: bool = False
@@ -90,7 +91,7 @@ class Model:
             max_batch=signature.max_batch,
             max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
-            instances=limits.instances or 1,
+            instances=(limits.instances or 1) * len(limits.devices),
             run_limit_s=limits.run_limit_s,
             observer=Told(metrics.observer(name, version), self.statistics),
         )
@@ -204,18 +205,22 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     engine = receipt.runtime == "tensorrt"
     if limits.instances is None:
         limits = replace(limits, instances=2 if engine else 1)
-    opening = Opening(
-        path=found.folder,
-        device=limits.device,
-        threads=limits.threads,
-        most_threads=limits.most_threads,
-        callers=limits.instances if engine else None,
-    )
 
-    def opened() -> Runner:
-        return _opened(opening, limits)[0]
+    def maker(device: str) -> Callable[[], RunnerBatches]:
+        opening = Opening(
+            path=found.folder,
+            device=device,
+            threads=limits.threads,
+            most_threads=limits.most_threads,
+            callers=limits.instances if engine else None,
+        )
 
-    make = Shared(opened).make if engine else lambda: RunnerBatches(opened())
+        def opened() -> Runner:
+            return _opened(opening, limits)[0]
+
+        return Shared(opened).make if engine else lambda: RunnerBatches(opened())
+
+    make = Spread([maker(device) for device in limits.devices]).make
     return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
 
 
@@ -235,13 +240,18 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     # Nobody vouches for a bare file, and a crash would take the other models along.
     careful = trial.needs_care("onnxruntime", path)
     opening = Opening(
-        path=path, device=limits.device, threads=limits.threads, most_threads=limits.most_threads, careful=careful
+        path=path,
+        device=limits.devices[0],
+        threads=limits.threads,
+        most_threads=limits.most_threads,
+        careful=careful,
     )
     first, signature = _opened(opening, limits)
     ready = [first]
-    opening = opening.model_copy(update={"signature": signature})
 
-    def make() -> BatchFunction:
-        return RunnerBatches(ready.pop() if ready else _opened(opening, limits)[0])
+    def maker(device: str) -> Callable[[], RunnerBatches]:
+        known = opening.model_copy(update={"signature": signature, "device": device})
+        return lambda: RunnerBatches(ready.pop() if ready and device == opening.device else _opened(known, limits)[0])
 
+    make = Spread([maker(device) for device in limits.devices]).make
     return Model(path.stem, 1, signature, None, make, limits, metrics)

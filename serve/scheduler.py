@@ -118,6 +118,11 @@ class Scheduler:
         return well and self._dead == 0 and not self._closed
 
     @property
+    def instances(self) -> int:
+        """How many batches may be under way at once."""
+        return len(self._instances)
+
+    @property
     def closed(self) -> bool:
         """Whether no more work is taken."""
         return self._closed

@@ -27,10 +27,13 @@ def serve(
         int | None,
         _where(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
     ] = None,
-    device: Annotated[str, _running(help="cpu, or cuda:0.")] = "cpu",
+    device: Annotated[str, _running(help="cpu, cuda:0, or several: cuda:0,cuda:1.")] = "cpu",
     instances: Annotated[
         int | None,
-        _running(min=1, help="Batches of each model that run at once; default: 1, and 2 of an engine of TensorRT."),
+        _running(
+            min=1,
+            help="Batches of each model that run at once on each device; default: 1, and 2 of an engine of TensorRT.",
+        ),
     ] = None,
     threads: Annotated[
         int | None,
@@ -87,7 +90,7 @@ def serve(
             max_delay_ms=max_delay_ms,
             instances=instances,
             threads=threads,
-            device=device,
+            devices=options.devices(device),
             timeout_s=timeout_s,
             run_limit_s=run_limit_s,
             isolate=isolate,

@@ -156,7 +156,7 @@ def parted(answer: Arrays, items: Sequence[Arrays]) -> list[dict[str, Any]]:
 
 def unavailable(runtime: str, build: Mapping[str, Any], device: str = "cpu") -> str | None:
     """Why a device here cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
-    _check_device(device)
+    check_device(device)
     try:
         reason: str | None = _module(runtime).unavailable(build, device)
     except PenstockError as error:
@@ -188,13 +188,18 @@ def load(
     Raises:
         PenstockError: the runtime is unknown or not installed, or refuses the file.
     """
-    _check_device(device)
+    check_device(device)
     several = {} if callers is None else {"callers": callers}
     runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, careful=careful, **several)
     return runner
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """See that a text names a device, whether there is one or not.
+
+    Raises:
+        PenstockError: it does not.
+    """
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device):
         raise PenstockError(f"--device {device[:40]!r}: must be cpu, cuda or cuda:N")
 
