@@ -716,10 +716,14 @@ arrivals = st.fixed_dictionaries(
 
 
 class Judge:
-    """A batch function that checks each batch it is given, fails on poisoned items and dies once."""
+    """A batch function that checks each batch it is given, fails on poisoned items and dies once.
 
-    def __init__(self, max_batch: int, death_at: int | None) -> None:
+    One that is light is called on the event loop too, as soon as it was quick.
+    """
+
+    def __init__(self, max_batch: int, death_at: int | None, light: bool) -> None:
         self.max_batch = max_batch
+        self.steady = self.light = light
         self.death_at = death_at
         self.calls = 0
         self.answered: list[int] = []
@@ -727,9 +731,9 @@ class Judge:
         self._lock = threading.Lock()
 
     def make(self) -> Callable[[list[Any]], list[Any]]:
-        return self._run
+        return self
 
-    def _run(self, payloads: list[Any]) -> list[Any]:
+    def __call__(self, payloads: list[Any]) -> list[Any]:
         with self._lock:
             self.calls += 1
             if self.calls == self.death_at:
@@ -750,15 +754,16 @@ class Judge:
     st.integers(1, 2),
     st.sampled_from([0.0, 1.0]),
     st.none() | st.integers(1, 4),
+    st.booleans(),
 )
 def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
-    given_arrivals: list[dict[str, Any]], instances: int, max_delay_ms: float, death_at: int | None
+    given_arrivals: list[dict[str, Any]], instances: int, max_delay_ms: float, death_at: int | None, light: bool
 ) -> None:
-    judge = Judge(6, death_at)
+    judge = Judge(6, death_at, light)
 
     async def caller(scheduler: Scheduler, number: int, how: dict[str, Any]) -> Any:
         return await scheduler.submit(
-            (number, how), rows=how["rows"], key=how["key"], priority=how["priority"], timeout_s=SOON_S
+            (number, how), rows=how["rows"], key=how["key"], priority=how["priority"], timeout_s=SOON_S, kind=how["key"]
         )
 
     async def canceller(task: asyncio.Task[Any], ticks: int) -> None:
@@ -797,6 +802,13 @@ def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
 # --- batches that are sooner done than a thread wakes ------------------------------------------------------------
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is quick takes as long as it may on a machine that does much else."""
+    monkeypatch.setattr("penstock.serve.quick._QUICK_S", 0.1)
+    monkeypatch.setattr("penstock.serve.quick._SLOW_S", 1.0)
+
+
 class Steady:
     """A batch function that says in which thread it is called, and takes as long as it is told to."""
 
@@ -819,6 +831,7 @@ async def here(scheduler: Scheduler, payload: Any = "x", kind: Any = "k") -> boo
     return bool(on_loop)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
     async def scenario() -> None:
         scheduler = Scheduler(Steady, max_batch=8)
@@ -857,6 +870,7 @@ def test_a_kind_of_batch_that_turns_slow_goes_back_to_the_thread() -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_quick_batch_with_a_bad_row_fails_its_sender_alone() -> None:
     async def scenario() -> None:
         function = Steady()
@@ -873,6 +887,7 @@ def test_a_quick_batch_with_a_bad_row_fails_its_sender_alone() -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_quick_batches_leave_the_event_loop_to_others_between_them() -> None:
     async def scenario() -> None:
         scheduler = Scheduler(Steady, max_batch=1)
