@@ -30,7 +30,7 @@ PREFIX = "penstock_"
 LONGEST = 512
 _MOST_BYTES, _MOST_KEYS = 4 * 2**20, 10_000
 _MOST_RATE = 1e6
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(rf"(?!{PREFIX})[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -117,7 +117,8 @@ def read(path: Path) -> tuple[Key, ...]:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise PenstockError(f"{path}: {error.strerror}; make it with: penstock keys add {path} NAME") from None
+        hint = f"; make it with: penstock keys add {path} NAME" if isinstance(error, FileNotFoundError) else ""
+        raise PenstockError(f"{path}: {error.strerror}{hint}") from None
     if len(data) > _MOST_BYTES:
         raise PenstockError(f"{path}: is over the limit of {_MOST_BYTES} bytes for a file of keys")
     try:
@@ -163,7 +164,7 @@ def _option(name: str) -> str:
 
 
 def _entry(content: Any, called: Callable[[str], str]) -> Key:
-    """A key's entry, each field by its rule; a sha256 is never told, as somebody may have put the key there.
+    """A key's entry, each field by its rule; what may be a key that somebody put in a wrong place is not told.
 
     `called` says how a field is called in the sentence on what is wrong with it.
     """
@@ -181,7 +182,8 @@ def _entry(content: Any, called: Callable[[str], str]) -> Key:
         try:
             read[name] = take(value)
         except (ValueError, TypeError, OverflowError):
-            shown = "not one" if name == "sha256" else f"{value!r:.60}"
+            secret = name == "sha256" or PREFIX in str(value)
+            shown = "not one" if secret else f"{value!r:.60}"
             raise PenstockError(f"{called(name)} is {shown}; it must be {rule}") from None
     if "burst" in read and "rate" not in read:
         raise PenstockError(f"{called('burst')} is {read['burst']:g}, but there is no rate; give both, or a rate alone")
@@ -225,7 +227,10 @@ def _moment(value: Any) -> datetime:
 
 _WHEN = "a date as in 2030-12-31, to its end in UTC, or a time as in 2030-12-31T12:00:00+00:00"
 _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "name": (_matching(_NAME), "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"),
+    "name": (
+        _matching(_NAME),
+        "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit, and no key",
+    ),
     "sha256": (_matching(_DIGEST), "64 hexadecimal digits, the SHA-256 of the key"),
     "rights": (_rights, f"a list of {', '.join(rights.EVERY)}, one at least"),
     "rate": (_number(0.001), f"requests a second, a number from 0.001 to {_MOST_RATE:.0f}"),

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class Reloaded:
     Args:
         what: the files hold, in the words of the log.
         paths: the files.
-        read: reads them, in a thread of its own, and raises PenstockError where they are bad.
+        read: reads them, beside the event loop, and raises PenstockError where they are bad.
         use: puts what was read into use, on the event loop.
 
     Raises:
@@ -31,17 +32,20 @@ class Reloaded:
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], Any], use: Callable[[Any], object]) -> None:
         self._what, self._paths, self._read, self._use = what, tuple(paths), read, use
+        # Its own: where bodies keep the others busy, a removed key would go on working.
+        self._thread = ThreadPoolExecutor(1, "reloading")
         self._seen = self._stamps()  # before they are read: what is written meanwhile is read again
         use(read())
 
     async def look(self, *, anew: bool = False) -> None:
         """Read the files if they have changed, or `anew`; bad ones leave what there was in use, and the log says so."""
-        stamps = await asyncio.to_thread(self._stamps)
+        loop = asyncio.get_running_loop()
+        stamps = await loop.run_in_executor(self._thread, self._stamps)
         if stamps == self._seen and not anew:
             return
         self._seen = stamps
         try:
-            self._use(await asyncio.to_thread(self._read))
+            self._use(await loop.run_in_executor(self._thread, self._read))
         except PenstockError as error:
             log.error("%s; the %s of before stay in use", error, self._what)
         else:

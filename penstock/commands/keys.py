@@ -23,7 +23,7 @@ _File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys th
 @app.command()
 def add(
     file: _File,
-    name: Annotated[str, typer.Argument(help="What the key is called in lists, logs and metrics.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is called in lists, logs and metrics.")],
     rights: Annotated[
         str, typer.Option(help="What it may do, with commas: infer, repository, shared-memory, metrics.")
     ] = "infer",
@@ -76,7 +76,7 @@ def show(file: _File) -> None:
 
 
 @app.command()
-def remove(file: _File, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
+def remove(file: _File, name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]) -> None:
     """Take a key out of the file; a running server refuses it within two seconds.
 
     Example: `penstock keys remove keys.json alice`

@@ -425,6 +425,17 @@ class TestRpc:
             assert next(came).error_message == "the API key is unknown"
             waiting.put(None)
 
+    @pytest.mark.parametrize(
+        "path", ["/inference.GRPCInferenceService/ModelStreamInfer",
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/no.Such/Method"],
+    )  # fmt: skip
+    def test_streams_reflection_and_what_there_is_not_want_a_key_too(self, address: str, path: str) -> None:
+        import grpc
+
+        with closing(grpc.insecure_channel(address)) as channel, pytest.raises(grpc.RpcError) as caught:
+            list(channel.stream_stream(path)(iter([b""]), timeout=20))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
     def test_a_large_message_that_is_refused_is_not_read(self, call: Callable[..., Any]) -> None:
         request = infer_message()
         request.raw_input_contents.append(bytes(32 * 2**20))

@@ -140,10 +140,11 @@ def test_a_file_that_breaks_a_rule_is_refused_by_field_value_and_rule(file: Path
     assert str(caught.value).startswith(f"{file}: {why}")
 
 
-def test_what_stands_in_the_place_of_a_hash_is_not_told(file: Path) -> None:
+@pytest.mark.parametrize(("field", "rule"), [("sha256", "64 hexadecimal"), ("name", "1 to 64 letters")])
+def test_a_key_that_stands_in_another_s_place_is_not_told(file: Path, field: str, rule: str) -> None:
     secret = "penstock_" + "s" * 43
-    file.write_text(json.dumps(content(entry(sha256=secret))))
-    with pytest.raises(PenstockError, match=r"keys\[0\].sha256 is not one; it must be 64 hexadecimal") as caught:
+    file.write_text(json.dumps(content(entry(**{field: secret}))))
+    with pytest.raises(PenstockError, match=rf"keys\[0\].{field} is not one; it must be {rule}") as caught:
         keys.read(file)
     assert secret not in str(caught.value)
 
