@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import signal
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.serve import keys, reloading
 from penstock.serve.app import Beside
-from penstock.serve.certificates import Certificates
+from penstock.serve.certificates import Certificates, bound_handshakes
 from penstock.serve.gate import Gate
 from penstock.serve.reloading import Reloaded
 
@@ -83,6 +84,8 @@ class Access:
             return other
 
         async def start() -> Callable[[float], Awaitable[None]]:
+            if self.certificates is not None:
+                bound_handshakes(asyncio.get_running_loop())  # which HTTP's listens in once this is done
             stop_looking = reloading.start(self._reloaded)
             stop_other = None if other is None else await other()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from penstock.errors import PenstockError
 
 _MOST_BYTES = 2**20
+# A client that does not finish a handshake, or does not say goodbye, holds a socket so long, instead of 60 s and 30 s.
+_HANDSHAKE_S, _GOODBYE_S = 10.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,18 @@ class Certificates:
             ) from None
         except OSError as error:
             raise PenstockError(f"--tls-cert {self._cert} --tls-key {self._key}: {error.strerror}") from None
+
+
+def bound_handshakes(loop: Any) -> None:
+    """Give servers that a loop makes from here on those limits over TLS, for which uvicorn has no settings."""
+    limits, made = {"ssl_handshake_timeout": _HANDSHAKE_S}, loop.create_server
+    if sys.version_info >= (3, 11) or "uvloop" in type(loop).__module__:
+        limits["ssl_shutdown_timeout"] = _GOODBYE_S
+
+    def create_server(*given: Any, **named: Any) -> Any:
+        return made(*given, **named, **(limits if named.get("ssl") is not None else {}))
+
+    loop.create_server = create_server
 
 
 def _context() -> ssl.SSLContext:

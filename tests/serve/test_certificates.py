@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -17,7 +18,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.serve.access import Access, AccessFiles
-from penstock.serve.certificates import Certificates
+from penstock.serve.certificates import Certificates, bound_handshakes
 from tests.serve.conftest import write_fake_artifact
 from tests.serve.test_connection import answers, infer
 
@@ -202,6 +203,38 @@ def test_a_renewed_certificate_is_shown_to_those_who_come_from_then_on(
     assert shown(server, files)
     assert rpc_ready(server, files.root)
     server.stop()
+
+
+def test_clients_that_lie_idle_do_not_keep_a_server_from_ending(
+    files: Files, tmp_path: Path, start_server: StartServer
+) -> None:
+    write_fake_artifact(tmp_path / "models", "pair")
+    server = start_server(tmp_path / "models", "--tls-cert", files.cert, "--tls-key", files.key, trusts=files.trusts)
+    idle = server.connect()
+    with closing(idle), reached(server):  # one that was answered, one that shakes no hand
+        idle.request("GET", "/v2/health/live")
+        assert idle.getresponse().read()
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_only_servers_over_tls_have_limits_for_it(secure: bool) -> None:
+    async def made() -> dict[str, float]:
+        loop, seen = asyncio.get_running_loop(), dict[str, float]()
+
+        def create_server(**named: Any) -> None:
+            seen.update(named)
+
+        loop.create_server = create_server  # type: ignore[assignment]
+        bound_handshakes(loop)
+        loop.create_server(ssl=object() if secure else None)  # type: ignore[call-overload]
+        del seen["ssl"]
+        return seen
+
+    limits = asyncio.run(made())
+    assert (0 < limits["ssl_handshake_timeout"] <= 10) if secure else limits == {}
 
 
 def refusal(cert: Path, key: Path) -> str:
