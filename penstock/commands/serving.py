@@ -94,7 +94,9 @@ def check(
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of its gRPC; default: the port after URL's, if the same server is there."),
+        typer.Option(
+            help="HOST:PORT of its gRPC, over TLS where URL is https; default: the port after URL's, if it is there."
+        ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as JUnit XML.")] = None,
     timeout_s: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 20.0,

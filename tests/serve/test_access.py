@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from penstock.errors import PenstockError
@@ -319,6 +320,22 @@ def test_neither_keys_nor_hashes_are_in_the_log(own: Keyed) -> None:
         assert keys.digest(secret.encode())[:16] not in told
 
 
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_tritonclient_brings_its_key_in_headers(keyed: Keyed, kind: str) -> None:
+    client = pytest.importorskip(f"tritonclient.{kind}")
+    failed = pytest.importorskip("tritonclient.utils").InferenceServerException
+    where = keyed.server.netloc if kind == "http" else rpc_address(keyed.server)
+    ids, weight = client.InferInput("ids", [1, 2], "INT64"), client.InferInput("weight", [1], "FP32")
+    ids.set_data_from_numpy(np.array([[1, 2]]))
+    weight.set_data_from_numpy(np.array([1], np.float32))
+    with client.InferenceServerClient(where) as asking:
+        assert asking.is_server_ready()
+        headers = {"authorization": f"Bearer {keyed.keys['alice']}"}
+        assert asking.infer("pair", [ids, weight], headers=headers).as_numpy("total").tolist() == [4]
+        with pytest.raises(failed, match="an API key is needed"):
+            asking.infer("pair", [ids, weight])
+
+
 def test_without_a_file_of_keys_everything_is_as_it_was(server: Server) -> None:
     assert server.ask("GET", "/metrics").status == 200
     described = server.ask("GET", "/openapi.json").json
@@ -494,6 +511,15 @@ def test_a_file_without_a_key_and_one_that_others_write_are_warned_of(
     held = access("keys.json")
     (tmp_path / "keys.json").chmod(0o666)
     assert [line.split()[0] for line in held.warnings("127.0.0.1")] == ["--keys", "--keys"]
+
+
+def test_a_server_says_its_warnings_before_it_is_ready(models: Path, tmp_path: Path, start_server: StartServer) -> None:
+    add(tmp_path / "keys.json", "alice")
+    (tmp_path / "keys.json").chmod(0o644)
+    server = start_server(models, "--keys", tmp_path / "keys.json")
+    server.stop()
+    (warning,) = [line for line in server.lines if line.startswith("warning: ")]
+    assert "can be read by others (mode 0644): chmod 600" in warning
 
 
 @pytest.mark.parametrize(
