@@ -44,6 +44,7 @@ def create_app(
     beside: Beside | None = None,
     regions: Regions | None = None,
     tracer: Tracer | None = None,
+    keyed: bool = False,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
 
@@ -54,6 +55,7 @@ def create_app(
         beside: starts what runs in the same event loop.
         regions: of shared memory, if another road knows them too.
         tracer: of requests, likewise.
+        keyed: whether API keys are asked for, in front of this; it stands in the description.
     """
     regions, tracer = regions or Regions(bounds.shared_memory), tracer or Tracer()
 
@@ -75,7 +77,7 @@ def create_app(
     control.add(app, repository, _reply, regions, tracer)
     _add_predict(app, repository, metrics, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
-    app.openapi = lambda: openapi.describe(app, repository)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.describe(app, repository, keyed=keyed)  # type: ignore[method-assign]
     return Wire(app, Infer(repository, metrics, regions, tracer, bounds.max_body_bytes))
 
 

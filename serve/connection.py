@@ -18,10 +18,13 @@ from typing_extensions import Buffer
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
+from penstock.serve.gate import Gate
 from penstock.serve.heads import Head, read_head, without_upgrade
+from penstock.serve.rights import INFER
 from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
+_NEEDED = (INFER,)
 _END = b"\r\n\r\n"
 _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
@@ -48,13 +51,21 @@ class Connections:
     Args:
         infer: answers the requests.
         limits: what clients are given.
+        gate: of API keys, if those are asked for.
     """
 
-    def __init__(self, infer: Infer, limits: ConnectionLimits) -> None:
+    def __init__(self, infer: Infer, limits: ConnectionLimits, gate: Gate | None = None) -> None:
         self.infer = infer
         self.limits = limits
+        self._gate = gate
         # What is received goes here until it is known what it is; it is read before the next connection's is.
         self.scratch = memoryview(bytearray(MOST_HEAD))
+
+    def takes(self, head: Head) -> bool:
+        """Whether a request is to be received here; what is too long or not allowed is refused behind."""
+        if head.length > self.limits.body_bytes:
+            return False
+        return self._gate is None or self._gate.fault(head.headers.get(b"authorization"), _NEEDED) is None
 
     def __call__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         loop = _loop or asyncio.get_running_loop()
@@ -155,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             refuse(self._transport, 431, LONG_HEAD)
             return
         head = read_head(self._waiting[:end]) if self._waiting.startswith(_PREFIX) else None
-        if head is None or head.length > self._server.limits.body_bytes:
+        if head is None or not self._server.takes(head):
             self._waiting = without_upgrade(self._waiting[:end]) + self._waiting[end:]
             self._hand_over()
             return

@@ -14,8 +14,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock.serve import control, messages, payloads
+from penstock.serve import control, messages, payloads, rpcguard
+from penstock.serve.access import Access
 from penstock.serve.errors import RequestError, explained
+from penstock.serve.gate import Gate
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Expired
@@ -42,8 +44,9 @@ _OVER_S = 0.005
 class Service:
     """The service's methods; each takes a request message and answers with another."""
 
-    def __init__(self, repository: Repository, regions: Regions, tracer: Tracer) -> None:
+    def __init__(self, repository: Repository, regions: Regions, tracer: Tracer, gate: Gate | None = None) -> None:
         self._repository, self._regions, self._tracer = repository, regions, tracer
+        self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -150,7 +153,7 @@ class Service:
         async def take() -> None:
             try:
                 async for request in requests:
-                    await waiting.put((request, asyncio.ensure_future(self.ModelInfer(request, context))))
+                    await waiting.put((request, asyncio.ensure_future(self._streamed(request, context))))
             finally:
                 await waiting.put(None)
 
@@ -172,12 +175,22 @@ class Service:
                 if (held := waiting.get_nowait()) is not None:
                     held[1].cancel()
 
+    async def _streamed(self, request: Any, context: Any) -> Any:
+        if self._admit is not None:
+            self._admit(context)
+        return await self.ModelInfer(request, context)
+
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
 
 
 async def start(
-    service: Service, repository: Repository, counted: Callable[..., Any], address: str, most_bytes: int
+    service: Service,
+    repository: Repository,
+    counted: Callable[..., Any],
+    address: str,
+    most_bytes: int,
+    access: Access,
 ) -> Callable[[float], Awaitable[None]]:
     """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
 
@@ -187,13 +200,15 @@ async def start(
         counted: told of each infer call: the model's name, HTTP's status for its end, and seconds.
         address: HOST:PORT.
         most_bytes: the largest message taken.
+        access: who may call, and by which certificate.
     """
     options = [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.aio.server(options=options)
+    guards = None if access.gate is None else [rpcguard.Guard(access.gate)]
+    server = grpc.aio.server(interceptors=guards, options=options)
     handlers = {name: _unary(getattr(service, name), name, counted) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
@@ -205,7 +220,10 @@ async def start(
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Pools())
-    server.add_insecure_port(address)
+    if access.certificates is None:
+        server.add_insecure_port(address)
+    else:
+        server.add_secure_port(address, access.certificates.rpc_credentials())
     await server.start()
 
     async def stop(within_s: float) -> None:
