@@ -31,6 +31,10 @@ class RunnerBatches:
                 raise InstanceLost("its engine died under another instance") from None
             raise
 
+    def settled(self, timeout_s: float) -> bool:
+        """Wait for what the runner still prepares; False if that takes longer."""
+        return self._runner.settled(timeout_s)
+
     def close(self) -> None:
         if self._closed:
             return

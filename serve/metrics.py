@@ -92,6 +92,10 @@ class Metrics:
         """Whether a model answers."""
         self._ready[model] = is_ready
 
+    def readiness(self, models: dict[str, bool]) -> None:
+        """Whether each model answers, of all that there are now."""
+        self._ready = models
+
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """All figures, in Prometheus' text format, and more that others have."""
         registry = CollectorRegistry()

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from penstock import artifact
 from penstock.errors import PenstockError
+from penstock.serve import memory
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
+# What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
+_SETTLE_S = 300.0
+# Who may load and unload models (--mode), in Triton's words for its model control modes.
+MODES = ("explicit", "none", "poll")
 
 
 @dataclass
 class Repository:
     """Models by name, and by name why one is missing.
 
-    `unloaded` are those that were taken out on purpose: they are missed by nobody. `open` loads a folder or file.
+    `unloaded` are those that were taken out on purpose: they are missed by nobody. `held_back` says why a newer version
+    does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of `MODES`.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -31,7 +40,11 @@ class Repository:
     unloaded: set[str] = field(default_factory=set)
     paths: list[Path] = field(default_factory=list)
     open: Callable[[Path], Model] | None = None
+    mode: str = "explicit"
+    held_back: dict[str, str] = field(default_factory=dict)
+    load_failures: Counter[str] = field(default_factory=Counter)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changes: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def problems(self) -> list[str]:
@@ -44,18 +57,22 @@ class Repository:
         """Name, version, state and reason of each model, or of those that are ready, as the protocol lists them."""
         rows = [
             {
-                "name": model.name,
+                "name": name,
                 "version": str(model.version),
                 "state": "READY" if model.ready else "UNAVAILABLE",
-                "reason": "" if model.ready else "an instance died and is being restarted",
+                "reason": self.held_back.get(name, "") if model.ready else "an instance died and is being restarted",
             }
-            for model in self.models.values()
+            for name, model in self.models.items()
         ]
         missing = {**self.failures, **dict.fromkeys(self.unloaded, UNLOADED)}
         rows += [
             {"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name, reason in missing.items()
         ]
         return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
+
+    def knows(self, name: str) -> bool:
+        """Whether a model of that name is served, or would be had it been loaded."""
+        return name in self.models or name in self.failures or name in self.unloaded
 
     def label(self, name: str) -> str:
         """What a request for that name is counted under: no label of its own for whatever a client makes up."""
@@ -85,69 +102,155 @@ class Repository:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.
 
         Raises:
-            RequestError: there is none of that name, or it cannot be loaded; one that answered still does.
+            RequestError: clients may not, there is none of that name, or it cannot be loaded; one that answered still
+                does.
         """
-        async with self._changing:
-            path = next((path for path in artifact.find(self.paths) if declared_name(path) == name), None)
-            if path is None or self.open is None:
-                raise RequestError(f"failed to load {name[:128]!r}, no such model is in the repository", 400)
-            try:
-                model = await asyncio.to_thread(_opened, self.open, path, name)
-            except Exception as error:
-                log.error("%s cannot be loaded: %s", name, error)
-                if name not in self.models:
-                    self.failures[name] = str(error)
-                    self.unloaded.discard(name)
-                raise RequestError(f"failed to load {name!r}, {error}", 400) from None
-            former = self.models.pop(name, None)
-            self.models[name] = model
-            self.failures.pop(name, None)
-            self.unloaded.discard(name)
-            log.info("%s version %s is loaded", name, model.version)
-        if former is not None:
-            await former.scheduler.close()
+        self._allow("load", name)
+        path = await asyncio.to_thread(self._path_of, name)
+        if path is None or self.open is None:
+            raise RequestError(f"failed to load {name[:128]!r}, no such model is in the repository", 400)
+        await self.renew(name, path)
 
     async def unload(self, name: str) -> None:
-        """Take a model out; what it was asked before is still answered.
+        """Take a model out; what it was asked before is still answered, and then its memory is free.
 
         Raises:
-            RequestError: there is none of that name.
+            RequestError: clients may not, or there is none of that name.
         """
-        async with self._changing:
-            if name not in self.models and name not in self.failures and name not in self.unloaded:
-                raise RequestError(f"failed to unload {name[:128]!r}, no such model is in the repository", 400)
-            former = self.models.pop(name, None)
-            self.failures.pop(name, None)
-            self.unloaded.add(name)
-            log.info("%s is unloaded", name)
-        if former is not None:
-            await former.scheduler.close()
+        self._allow("unload", name)
+        await self._whole(self._remove(name, on_purpose=True))
+
+    async def renew(self, name: str, path: Path) -> None:
+        """Load what lies at `path`, whoever may: checked, replayed and warm before it takes its predecessor's place.
+
+        Raises:
+            RequestError: it cannot be loaded; one that answered still does.
+        """
+        await self._whole(self._renew(name, path))
+
+    async def remove(self, name: str) -> None:
+        """Take out a model that is no longer in the repository."""
+        await self._whole(self._remove(name, on_purpose=False))
 
     async def close(self) -> None:
         """Drain every model."""
         for model in self.models.values():
             await model.scheduler.close()
 
+    def families(self) -> Iterator[Metric]:
+        """Figures of the repository itself."""
+        failed = CounterMetricFamily(
+            "penstock_model_load_failures", "Loads of a model or of a version that failed.", labels=("model",)
+        )
+        for name, count in self.load_failures.items():
+            failed.add_metric((name,), count)
+        yield failed
 
-def open_repository(paths: list[Path], limits: Limits, metrics: Metrics) -> Repository:
-    """Load every model under `paths`. One that fails is listed with its reason; the others serve.
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Keep why a model, or a version of one that answers, could not be loaded."""
+        self.load_failures[name] += 1
+        if (served := self.models.get(name)) is not None:
+            self.held_back[name] = f"version {served.version} answers; what is to replace it cannot be loaded: {error}"
+            return
+        self.failures[name] = str(error)
+        self.unloaded.discard(name)
+
+    def _allow(self, verb: str, name: str) -> None:
+        """Refuse what clients may not do.
+
+        Raises:
+            RequestError: the mode is another.
+        """
+        if self.mode != "explicit":
+            why = "the repository's folders alone say what is served" if self.mode == "poll" else "nobody may"
+            raise RequestError(f"failed to {verb} {name[:128]!r}: by --mode {self.mode} {why}", 403)
+
+    def _path_of(self, name: str) -> Path | None:
+        return next((path for path in artifact.find(self.paths) if declared_name(path) == name), None)
+
+    async def _whole(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change to its end, also if whoever asked for it goes away: a model half loaded would stay for ever."""
+        task = asyncio.ensure_future(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    async def _renew(self, name: str, path: Path) -> None:
+        async with self._changing:
+            try:
+                model = await asyncio.to_thread(self._warm, path, name)
+            except Exception as error:
+                log.error("%s cannot be loaded: %s", name, error)
+                self.note_failure(name, error)
+                raise RequestError(f"failed to load {name!r}, {error}", 400) from None
+            former = self.models.pop(name, None)
+            self.models[name] = model
+            self.failures.pop(name, None)
+            self.held_back.pop(name, None)
+            self.unloaded.discard(name)
+            log.info("%s version %s is loaded", name, model.version)
+        if former is not None:
+            await _released(former)
+
+    async def _remove(self, name: str, *, on_purpose: bool) -> None:
+        async with self._changing:
+            if not self.knows(name):
+                raise RequestError(f"failed to unload {name[:128]!r}, no such model is in the repository", 400)
+            former = self.models.pop(name, None)
+            self.failures.pop(name, None)
+            self.held_back.pop(name, None)
+            self.unloaded.discard(name)
+            if on_purpose:
+                self.unloaded.add(name)
+            log.info("%s is unloaded", name)
+        if former is not None:
+            await _released(former)
+
+    def _warm(self, path: Path, name: str) -> Model:
+        assert self.open is not None
+        model = _opened(self.open, path, name)
+        model.scheduler.settle(_SETTLE_S)
+        memory.give_back()  # what reading the file took
+        return model
+
+
+async def _released(former: Model) -> None:
+    """Let a model finish what it was asked, and give back its memory."""
+    await former.scheduler.close()
+    await asyncio.to_thread(memory.give_back)
+
+
+def open_repository(
+    paths: list[Path], limits: Limits, metrics: Metrics, mode: str = "explicit", only: Collection[str] = ()
+) -> Repository:
+    """Load every model under `paths`, or `only` those. One that fails is listed with its reason; the others serve.
 
     Raises:
-        PenstockError: a path is missing or holds no models, or two models have one name.
+        PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
     """
-    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics))
-    for path in artifact.find(paths):
+    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics), mode=mode)
+    named: dict[str, Path] = {}
+    for path in artifact.find(paths, none_yet=mode == "poll"):
         name = declared_name(path)
-        if name in repository.models or name in repository.failures:
+        if name in named:
             raise PenstockError(f"{path}: a model named {name!r} is already declared; names must differ")
+        named[name] = path
+    for name in only:
+        if name not in named:
+            raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
+    for name, path in named.items():
+        if only and name not in only:
+            repository.unloaded.add(name)
+            continue
         try:
             repository.models[name] = _opened(lambda path: load(path, limits, metrics), path, name)
         except PenstockError as error:
-            repository.failures[name] = str(error)
+            repository.note_failure(name, error)
         except Exception as error:  # one model must not keep the others from serving
             log.exception("%s cannot be loaded", path)
-            repository.failures[name] = f"{type(error).__name__}: {error}"
+            repository.note_failure(name, PenstockError(f"{type(error).__name__}: {error}"))
         metrics.ready(name, is_ready=name in repository.models)
+    memory.give_back()
     return repository
 
 

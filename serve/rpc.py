@@ -18,7 +18,7 @@ from penstock.serve import control, messages, payloads
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Expired
+from penstock.serve.scheduler import Closed, Expired
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
@@ -26,6 +26,7 @@ from penstock.serve.tracing import Tracer
 # gRPC's code for each HTTP status that a failure has.
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     499: grpc.StatusCode.CANCELLED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -137,7 +138,12 @@ class Service:
         read = functools.partial(payloads.decode, request, model, self._regions)
         call = await asyncio.to_thread(read) if contents and size > _LONG else read()
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
-        answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
+        try:
+            answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
+        except Closed:  # another version took its place while the request was read
+            if self._model(request.model_name, request.model_version).scheduler.closed:
+                raise
+            return await self.ModelInfer(request, context)
         response = payloads.encode(model, call, answer)
         self._tracer.answered(model.name, model.version, call.id, times)
         return response

@@ -27,6 +27,8 @@ from penstock.serve.times import Times
 log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[list[Any]], list[Any]]
+# A runner that takes longer to close is left to itself.
+_RELEASE_S = 30.0
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -334,8 +336,16 @@ class Scheduler:
             self._dead -= 1
             return
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until what the instances still prepare in the background is done, or the time is over."""
+        until = time.monotonic() + timeout_s
+        for instance in self._instances:
+            settled = getattr(instance.function, "settled", None)
+            if settled is not None:
+                settled(max(0.0, until - time.monotonic()))
+
     async def close(self) -> None:
-        """Take no more work, finish what was taken, and end the threads."""
+        """Take no more work, finish what was taken, give back what the instances hold, and end the threads."""
         self._closed = True
         self._max_delay_s = 0.0
         self._dispatch()
@@ -346,9 +356,15 @@ class Scheduler:
                 for item in list(self._queue):
                     _fail(item, Closed("the server is shutting down and its instances are dead"))
             await asyncio.wait(self._tasks, timeout=0.1)
+        released = []
         for instance in self._instances:
-            instance.thread.call(_release, instance.function)
+            released.append(instance.thread.call(_release, instance.function))
             instance.thread.end()
+        self._instances.clear()
+        self._free.clear()
+        stuck = (await asyncio.wait(released, timeout=_RELEASE_S))[1] if released else ()
+        if stuck:
+            log.warning("%d instances did not give back what they hold within %g s", len(stuck), _RELEASE_S)
 
 
 def _nothing(payloads: list[Any]) -> list[Any]:

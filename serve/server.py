@@ -18,13 +18,14 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve import threads
+from penstock.serve import lifecycle, threads
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
+from penstock.serve.lifecycle import Lifecycle
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
@@ -52,6 +53,7 @@ class Settings:
     bounds: Bounds = field(default_factory=Bounds)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     trace_file: Path | None = None
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
@@ -65,18 +67,17 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
-        repository = open_repository(paths, limits, metrics)
+        repository, besides = lifecycle.open_with(paths, limits, metrics, settings.lifecycle)
         _announce(repository, say)
-        if not repository.models:
+        if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        beside = None
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer)
-            beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
-        app = create_app(repository, metrics, bounds, beside, regions, tracer)
+            besides.insert(0, _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds))
+        app = create_app(repository, metrics, bounds, lifecycle.together(besides), regions, tracer)
         config = uvicorn.Config(
             app,
             http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
@@ -96,7 +97,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
-        first = next(iter(repository.models))
+        first = next(iter(repository.models), "NAME")
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])

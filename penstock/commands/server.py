@@ -15,6 +15,7 @@ from penstock.commands.terminal import say
 # The options of one panel of --help.
 _where = functools.partial(typer.Option, rich_help_panel="Where it listens")
 _running = functools.partial(typer.Option, rich_help_panel="How models run")
+_coming = functools.partial(typer.Option, rich_help_panel="Which models are served")
 _clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
 _watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
 
@@ -44,6 +45,19 @@ def serve(
         float,
         _running(min=0.001, max=86_400, help="Seconds after which a batch is held to hang; its runner is replaced."),
     ] = 120.0,
+    mode: Annotated[
+        str,
+        _coming(
+            help="Who loads and unloads models once the server runs: explicit, clients; none, nobody; poll, the "
+            "repository's folders, which are looked at every --poll-s."
+        ),
+    ] = "explicit",
+    poll_s: Annotated[
+        float | None, _coming(min=0.05, max=86_400, help="Seconds between two looks, with --mode poll; default: 15.")
+    ] = None,
+    load: Annotated[
+        list[str] | None, _coming(help="Begin with this model of a repository alone; clients may load the others.")
+    ] = None,
     max_body_mb: Annotated[float, _clients(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, _clients(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, _clients(min=1, max=1000, help="Images in one request to /predict.")] = 64,
@@ -71,6 +85,7 @@ def serve(
     model_module = import_stage("penstock.serve.model", "serve")
     server = import_stage("penstock.serve.server", "serve")
     connections = import_stage("penstock.serve.connection", "serve")
+    lifecycle = import_stage("penstock.serve.lifecycle", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -85,5 +100,6 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
+        lifecycle.Lifecycle(mode, poll_s, tuple(dict.fromkeys(load or ()))),
     )
     server.serve(paths, settings, say)
