@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -12,6 +12,7 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
 from penstock.serve.polling import Poll
 from penstock.serve.repository import MODES, Repository, open_repository
+from penstock.serve.routes import Weights
 
 POLL_S = 15.0
 # Starts something in the server's event loop, and gives what stops it within seconds.
@@ -23,12 +24,14 @@ class Lifecycle:
     """Which models are loaded, when, and who may change it.
 
     `mode` is Triton's model control mode; `poll_s` are the seconds between two looks at the folders, where it is poll;
-    `only` names the models to begin with, where it is explicit: none named are all.
+    `only` names the models to begin with, where it is explicit: none named are all. `routes` are weights by target, by
+    route, as `routes.parse` reads them.
     """
 
     mode: str = "explicit"
     poll_s: float | None = None
     only: tuple[str, ...] = ()
+    routes: dict[str, Weights] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -48,11 +51,12 @@ def open_with(
     """The repository, and what is to run beside the server that answers for it.
 
     Raises:
-        PenstockError: as by `open_repository`.
+        PenstockError: as by `open_repository`, or a route cannot be.
     """
     beside: list[Beside] = []
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only)
+    repository.routes.change(lifecycle.routes, repository.knows, repository.models)
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))
     return repository, beside

@@ -18,6 +18,7 @@ from penstock.serve import memory
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
+from penstock.serve.routes import Routes, absent
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
@@ -42,6 +43,7 @@ class Repository:
     open: Callable[[Path], Model] | None = None
     mode: str = "explicit"
     held_back: dict[str, str] = field(default_factory=dict)
+    routes: Routes = field(default_factory=Routes)
     load_failures: Counter[str] = field(default_factory=Counter)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -51,6 +53,7 @@ class Repository:
         """Why the server is not ready: each declared model that does not answer, or that there is none."""
         found = [f"model {name!r} failed to load: {reason}" for name, reason in self.failures.items()]
         found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
+        found += self.routes.problems(self.models)
         return found or ([] if self.models or self.unloaded else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
@@ -76,27 +79,64 @@ class Repository:
 
     def label(self, name: str) -> str:
         """What a request for that name is counted under: no label of its own for whatever a client makes up."""
-        return name if name in self.models else ""
+        return name if name in self.models or name in self.routes.held else ""
 
     def find(self, name: str, version: str | None = None) -> Model:
-        """The model of that name, and of that version if one is named.
+        """The model that answers the next request for that name, and of that version if one is named.
 
         Raises:
             RequestError: there is none, or it could not be loaded.
         """
         model = self.models.get(name)
         if model is None:
+            if (route := self.routes.held.get(name)) is not None:
+                if (taken := route.take(self.models, version)) is None:
+                    raise absent(name, route, version)
+                return taken
             if name in self.failures:
                 raise RequestError(f"model {name!r} failed to load: {self.failures[name]}", 503)
             if name in self.unloaded:
                 raise RequestError(f"model {name!r} has been unloaded", 404)
-            served = ", ".join(sorted(self.models)) or "none"
+            served = ", ".join(sorted([*self.models, *self.routes.held])) or "none"
             raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
         if version is not None and version != str(model.version):
             raise RequestError(
                 f"version {version[:20]!r} of model {name!r} is not served; version {model.version} is", 404
             )
         return model
+
+    def look(self, name: str, version: str | None = None) -> Model:
+        """A model that tells what `find` finds, where nothing is to be computed; errors as there."""
+        if (route := self.routes.held.get(name)) is None:
+            return self.find(name, version)
+        if (model := route.look(self.models, version)) is None:
+            raise absent(name, route, version)
+        return model
+
+    def behind(self, name: str, version: str | None = None) -> list[Model]:
+        """All models that `find` may find; errors as there."""
+        look, route = self.look(name, version), self.routes.held.get(name)
+        return [look] if route is None else route.served(self.models)
+
+    def is_ready(self, name: str, version: str | None = None) -> bool:
+        """Whether requests for that name would be answered."""
+        try:
+            return self.look(name, version).ready
+        except RequestError:
+            return False
+
+    def change_routes(self, wanted: dict[str, Any]) -> None:
+        """Replace all routes, as a client asks.
+
+        Raises:
+            RequestError: clients may not, or a route cannot be.
+        """
+        if self.mode == "none":
+            raise RequestError("failed to change the routes: by --mode none nobody may", 403)
+        try:
+            self.routes.change(wanted, self.knows, self.models)
+        except PenstockError as error:
+            raise RequestError(str(error)) from None
 
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.
@@ -145,6 +185,7 @@ class Repository:
         for name, count in self.load_failures.items():
             failed.add_metric((name,), count)
         yield failed
+        yield from self.routes.families()
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Keep why a model, or a version of one that answers, could not be loaded."""
@@ -179,6 +220,7 @@ class Repository:
         async with self._changing:
             try:
                 model = await asyncio.to_thread(self._warm, path, name)
+                await self._check_routes(model)
             except Exception as error:
                 log.error("%s cannot be loaded: %s", name, error)
                 self.note_failure(name, error)
@@ -205,6 +247,13 @@ class Repository:
             log.info("%s is unloaded", name)
         if former is not None:
             await _released(former)
+
+    async def _check_routes(self, model: Model) -> None:
+        try:
+            self.routes.check(model, self.models)
+        except PenstockError:
+            await model.scheduler.close()
+            raise
 
     def _warm(self, path: Path, name: str) -> Model:
         assert self.open is not None

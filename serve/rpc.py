@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -53,10 +53,7 @@ class Service:
         return messages.message("ServerReadyResponse")(ready=not self._repository.problems)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        try:
-            ready = self._model(request.name, request.version).ready
-        except RequestError:
-            ready = False
+        ready = self._repository.is_ready(request.name, request.version or None)
         return messages.message("ModelReadyResponse")(ready=ready)
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -65,17 +62,19 @@ class Service:
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        held = control.metadata_of(self._model(request.name, request.version))
+        held = control.metadata_of(self._repository, request.name, request.version or None)
         return json_format.ParseDict(held, messages.message("ModelMetadataResponse")())
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        held = control.config_of(self._model(request.name, request.version))
+        held = control.config_of(self._repository, request.name, request.version or None)
         answer = messages.message("ModelConfigResponse")()
         json_format.ParseDict({"config": held}, answer, ignore_unknown_fields=True)
         return answer
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        models = [self._model(request.name, request.version)] if request.name else self._repository.models.values()
+        models: Iterable[Model] = self._repository.models.values()
+        if request.name:
+            models = self._repository.behind(request.name, request.version or None)
         return json_format.ParseDict(control.statistics_of(models), messages.message("ModelStatisticsResponse")())
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -101,7 +100,7 @@ class Service:
         return answer
 
     async def TraceSetting(self, request: Any, context: Any) -> Any:  # noqa: N802
-        name = self._model(request.model_name, "").name if request.model_name else ""
+        name = control.traced(self._repository, request.model_name) if request.model_name else ""
         given = {key: list(held.value) or None for key, held in request.settings.items()}
         settings = self._tracer.update(given, name) if given else self._tracer.settings(name)
         answer = messages.message("TraceSettingResponse")()
@@ -256,8 +255,8 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         kinds = health_pb2.HealthCheckResponse
         if request.service in ("", messages.SERVICE):
             ready = not self._repository.problems
-        elif request.service in self._repository.models:
-            ready = self._repository.models[request.service].ready
+        elif self._repository.label(request.service):
+            ready = self._repository.is_ready(request.service)
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
         return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
