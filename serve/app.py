@@ -150,6 +150,8 @@ def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds:
                     raise
                 return await work()
             content, headers = await answers.encode(model, outputs, form, top_k, times)
+            if repository.shadows is not None:
+                repository.shadows.offer(name, model, None, inputs, outputs)
             return Response(content, headers=headers)
 
         return await _counted(name, repository, metrics, work)

@@ -163,6 +163,10 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
         await repository.unload(name)
         return reply({})
 
+    @app.get("/debug/shadow", tags=["repository"])
+    async def shadows() -> Response:
+        return reply(repository.shadows.as_dict() if repository.shadows else {"shadows": []})
+
     @app.get("/v2/routes", tags=["repository"])
     async def routes() -> Response:
         return reply(repository.routes.as_dict())

@@ -13,6 +13,7 @@ from penstock.serve.model import Limits
 from penstock.serve.polling import Poll
 from penstock.serve.repository import MODES, Repository, open_repository
 from penstock.serve.routes import Weights
+from penstock.serve.shadow import Shadows
 
 POLL_S = 15.0
 # Starts something in the server's event loop, and gives what stops it within seconds.
@@ -25,13 +26,14 @@ class Lifecycle:
 
     `mode` is Triton's model control mode; `poll_s` are the seconds between two looks at the folders, where it is poll;
     `only` names the models to begin with, where it is explicit: none named are all. `routes` are weights by target, by
-    route, as `routes.parse` reads them.
+    route, as `routes.parse` reads them, and `shadows` as `shadow.parse` does.
     """
 
     mode: str = "explicit"
     poll_s: float | None = None
     only: tuple[str, ...] = ()
     routes: dict[str, Weights] = field(default_factory=dict)
+    shadows: tuple[tuple[str, str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -51,12 +53,16 @@ def open_with(
     """The repository, and what is to run beside the server that answers for it.
 
     Raises:
-        PenstockError: as by `open_repository`, or a route cannot be.
+        PenstockError: as by `open_repository`, or a route or shadow cannot be.
     """
     beside: list[Beside] = []
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only)
     repository.routes.change(lifecycle.routes, repository.knows, repository.models)
+    if lifecycle.shadows:
+        repository.shadows = Shadows(repository.models, lifecycle.shadows)
+        repository.shadows.check(repository.knows, repository.routes)
+        beside.append(repository.shadows.start)
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))
     return repository, beside

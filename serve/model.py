@@ -20,6 +20,7 @@ from penstock.receipt import Receipt
 from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
 from penstock.serve import rowwise
+from penstock.serve.batches import LAST
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared
 from penstock.serve.layouts import Layouts
@@ -116,6 +117,14 @@ class Model:
             return found
         finally:
             self.statistics.request(time.perf_counter() - started, answered=answered)
+
+    async def infer_last(self, inputs: Arrays, timeout_s: float) -> dict[str, Any]:
+        """The outputs for what is no client's request, behind all that is: in batches of its own, which give way.
+
+        Raises:
+            As `infer`.
+        """
+        return await self._infer(inputs, timeout_s, LAST, None)
 
     async def _infer(
         self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None

@@ -19,6 +19,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
 from penstock.serve.routes import Routes, absent
+from penstock.serve.shadow import Shadows
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
@@ -44,6 +45,7 @@ class Repository:
     mode: str = "explicit"
     held_back: dict[str, str] = field(default_factory=dict)
     routes: Routes = field(default_factory=Routes)
+    shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -186,6 +188,8 @@ class Repository:
             failed.add_metric((name,), count)
         yield failed
         yield from self.routes.families()
+        if self.shadows is not None:
+            yield from self.shadows.families()
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Keep why a model, or a version of one that answers, could not be loaded."""

@@ -145,6 +145,8 @@ class Service:
             return await self.ModelInfer(request, context)
         response = payloads.encode(model, call, answer)
         self._tracer.answered(model.name, model.version, call.id, times)
+        if (shadows := self._repository.shadows) is not None:
+            shadows.offer(request.model_name, model, call.id, call.inputs, answer)
         return response
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
-from penstock.serve.batches import Item, choose, order, share
+from penstock.serve.batches import LAST, Item, choose, order, share
 from penstock.serve.quick import Quick
 from penstock.serve.threads import CallThread
 from penstock.serve.times import Times
@@ -117,6 +117,11 @@ class Scheduler:
         return self._closed
 
     @property
+    def idle(self) -> bool:
+        """Whether an instance is free, and nothing waits for one."""
+        return bool(self._free) and not self._queue
+
+    @property
     def pending_rows(self) -> int:
         """Rows that wait for an instance."""
         return self._pending
@@ -143,7 +148,8 @@ class Scheduler:
             payload: what the batch function is given for this item.
             rows: how many rows it counts for, 1 to `max_batch`.
             key: items share a batch only with items of an equal key.
-            priority: lower goes first; first come, first served within one.
+            priority: lower goes first; first come, first served within one. From `LAST` on it gives way to
+                others, shares no batch, and is never run on the event loop.
             timeout_s: seconds until the answer is of no more use.
             times: told how long the item waited, and how long its batch was computed, once there is an answer.
             kind: what batches of as many rows take alike long by, if anything.
@@ -152,6 +158,8 @@ class Scheduler:
             QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
         """
         self._admit(rows)
+        if priority >= LAST:
+            key, kind = object(), None
         loop = asyncio.get_running_loop()
         now = loop.time()
         urgent, number = bool(self._free), next(self._numbers)
@@ -175,10 +183,20 @@ class Scheduler:
             raise Closed("the server is shutting down; send the request elsewhere")
         # What idle instances are about to take does not wait.
         taken = len(self._free) * self.max_batch if self._timer is None else 0
-        if self._pending + rows > self.max_queue_rows + taken:
+        over = self._pending + rows - self.max_queue_rows - taken
+        if over > 0 and not self._make_room(over):
             raise QueueFull(
                 f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
             )
+
+    def _make_room(self, rows: int) -> bool:
+        """Take as many rows out of the queue, of items that give way; False if there are not so many."""
+        while rows > 0 and self._queue and self._queue[-1].priority >= LAST:
+            item = self._queue[-1]
+            self._discard(item)
+            _fail(item, QueueFull("it gave way to others"))
+            rows -= item.rows
+        return rows <= 0
 
     def _enqueue(self, item: Item) -> None:
         item.queued = True

@@ -108,6 +108,8 @@ class Infer:
             content = [await asyncio.to_thread(compression.deflated, b"".join(content), coded)]
             said["Content-Encoding"] = coded
         self._tracer.answered(model.name, model.version, call.id, times)
+        if (shadows := self._repository.shadows) is not None:
+            shadows.offer(name, model, call.id, call.inputs, answer)
         return 200, said, content
 
     async def _read(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:

@@ -62,6 +62,13 @@ def serve(
         list[str] | None,
         _coming(help="A name for a model, or for several by weight: digits=digits-onnx-fp32:90,digits-onnx-int8:10"),
     ] = None,
+    shadow: Annotated[
+        list[str] | None,
+        _coming(
+            help="Give a share of the requests for a model or route to another model too, and compare their answers: "
+            "digits=digits-onnx-int8:0.1"
+        ),
+    ] = None,
     max_body_mb: Annotated[float, _clients(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, _clients(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, _clients(min=1, max=1000, help="Images in one request to /predict.")] = 64,
@@ -91,6 +98,7 @@ def serve(
     connections = import_stage("penstock.serve.connection", "serve")
     lifecycle = import_stage("penstock.serve.lifecycle", "serve")
     routes = import_stage("penstock.serve.routes", "serve")
+    shadows = import_stage("penstock.serve.shadow", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -105,6 +113,8 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
-        lifecycle.Lifecycle(mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ())),
+        lifecycle.Lifecycle(
+            mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ()), shadows.parse(shadow or ())
+        ),
     )
     server.serve(paths, settings, say)

@@ -256,6 +256,7 @@ def test_http_clients_use_a_route_as_a_model(routed: Server) -> None:
     assert routed.metric('penstock_requests_total{code="200",model="split"}') == 20
     assert "'split' is a route" in routed.ask("GET", "/v2/models/split/trace/setting").error
     assert [row["name"] for row in routed.ask("POST", "/v2/repository/index").json] == ["a", "b"]
+    assert routed.ask("GET", "/debug/shadow").json == {"shadows": []}
     assert "no such model" in routed.ask("POST", "/v2/repository/models/split/unload").error
 
 
