@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from dataclasses import dataclass, replace
@@ -81,6 +82,7 @@ class Model:
         self.statistics = Statistics()
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
+        self.forget = functools.partial(metrics.forget, name, version)
         self._checked: set[tuple[Any, ...]] = set()
         self._batched, self._least = signature.batch is not None, signature.min_batch
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.

@@ -17,8 +17,9 @@ from typing import Any
 
 from penstock import artifact
 from penstock.errors import PenstockError
+from penstock.serve import declared
 from penstock.serve.errors import RequestError
-from penstock.serve.repository import Repository, declared_name
+from penstock.serve.repository import Repository
 
 log = logging.getLogger(__name__)
 Stamp = tuple[Any, ...]
@@ -42,7 +43,7 @@ def look(paths: Iterable[Path]) -> tuple[dict[str, Seen], list[Path]]:
             continue
         for model in artifact.find([path], none_yet=True):
             with suppress(OSError):  # it went away meanwhile
-                found.setdefault(declared_name(model), Seen(model, _stamp(model)))
+                found.setdefault(declared.name_of(model), Seen(model, _stamp(model)))
     return found, missing
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from penstock import artifact
 from penstock.errors import PenstockError
-from penstock.serve import memory
+from penstock.serve import declared, memory
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
@@ -25,7 +24,6 @@ log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
 # What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
 _SETTLE_S = 300.0
-# Who may load and unload models (--mode), in Triton's words for its model control modes.
 MODES = ("explicit", "none", "poll")
 
 
@@ -148,7 +146,7 @@ class Repository:
                 does.
         """
         self._allow("load", name)
-        path = await asyncio.to_thread(self._path_of, name)
+        path = await asyncio.to_thread(declared.path_of, self.paths, name)
         if path is None or self.open is None:
             raise RequestError(f"failed to load {name[:128]!r}, no such model is in the repository", 400)
         await self.renew(name, path)
@@ -176,8 +174,7 @@ class Repository:
 
     async def close(self) -> None:
         """Drain every model."""
-        for model in self.models.values():
-            await model.scheduler.close()
+        await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
 
     def families(self) -> Iterator[Metric]:
         """Figures of the repository itself."""
@@ -210,9 +207,6 @@ class Repository:
             why = "the repository's folders alone say what is served" if self.mode == "poll" else "nobody may"
             raise RequestError(f"failed to {verb} {name[:128]!r}: by --mode {self.mode} {why}", 403)
 
-    def _path_of(self, name: str) -> Path | None:
-        return next((path for path in artifact.find(self.paths) if declared_name(path) == name), None)
-
     async def _whole(self, change: Coroutine[Any, Any, None]) -> None:
         """Make a change to its end, also if whoever asked for it goes away: a model half loaded would stay for ever."""
         task = asyncio.ensure_future(change)
@@ -231,6 +225,8 @@ class Repository:
                 raise RequestError(f"failed to load {name!r}, {error}", 400) from None
             former = self.models.pop(name, None)
             self.models[name] = model
+            if former is not None and former.version != model.version:
+                former.forget()
             self.failures.pop(name, None)
             self.held_back.pop(name, None)
             self.unloaded.discard(name)
@@ -248,6 +244,8 @@ class Repository:
             self.unloaded.discard(name)
             if on_purpose:
                 self.unloaded.add(name)
+            elif former is not None:
+                former.forget()
             log.info("%s is unloaded", name)
         if former is not None:
             await _released(former)
@@ -261,10 +259,12 @@ class Repository:
 
     def _warm(self, path: Path, name: str) -> Model:
         assert self.open is not None
-        model = _opened(self.open, path, name)
-        model.scheduler.settle(_SETTLE_S)
-        memory.give_back()  # what reading the file took
-        return model
+        try:
+            model = declared.opened(self.open, path, name)
+            model.scheduler.settle(_SETTLE_S)
+            return model
+        finally:
+            memory.give_back()  # what reading the file took
 
 
 async def _released(former: Model) -> None:
@@ -282,12 +282,7 @@ def open_repository(
         PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
     """
     repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics), mode=mode)
-    named: dict[str, Path] = {}
-    for path in artifact.find(paths, none_yet=mode == "poll"):
-        name = declared_name(path)
-        if name in named:
-            raise PenstockError(f"{path}: a model named {name!r} is already declared; names must differ")
-        named[name] = path
+    named = declared.by_name(paths, none_yet=mode == "poll")
     for name in only:
         if name not in named:
             raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
@@ -296,7 +291,7 @@ def open_repository(
             repository.unloaded.add(name)
             continue
         try:
-            repository.models[name] = _opened(lambda path: load(path, limits, metrics), path, name)
+            repository.models[name] = declared.opened(lambda path: load(path, limits, metrics), path, name)
         except PenstockError as error:
             repository.note_failure(name, error)
         except Exception as error:  # one model must not keep the others from serving
@@ -305,18 +300,3 @@ def open_repository(
         metrics.ready(name, is_ready=name in repository.models)
     memory.give_back()
     return repository
-
-
-def _opened(open: Callable[[Path], Model], path: Path, name: str) -> Model:
-    model = open(path)
-    if model.name != name:
-        raise PenstockError(f"{path}: its receipt names it {model.name!r}; the folder's name must be that")
-    return model
-
-
-def declared_name(path: Path) -> str:
-    """The model's name: its file's, or that of its folder, or of the folder above a version folder."""
-    if path.is_file():
-        return path.stem
-    resolved = path.resolve()
-    return resolved.parent.name if (path / artifact.RECEIPT).is_file() and path.name.isdigit() else resolved.name

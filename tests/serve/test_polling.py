@@ -223,6 +223,8 @@ def test_a_polling_server_begins_empty_and_exchanges_versions_under_load(
     versions = answers_while(server, lambda: [fake_artifact(home, "m") for _ in range(5)], until="6")
     assert versions[0] == "1"
     assert versions == sorted(versions)
+    page = server.ask("GET", "/metrics").body.decode()
+    assert ('penstock_batch_rows_count{model="m",version="6"}' in page, 'version="5"' in page) == (True, False)
     shutil.rmtree(home / "m")
     server.wait_for_metric('penstock_model_ready{model="m"}', 0)
     assert server.ask("GET", "/v2/models/m").status == 404
