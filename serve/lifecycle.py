@@ -58,10 +58,11 @@ def open_with(
     beside: list[Beside] = []
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only)
-    repository.routes.change(lifecycle.routes, repository.knows, repository.models)
+    may_come = lifecycle.mode == "poll"
+    repository.routes.change(lifecycle.routes, repository.knows, repository.models, may_come=may_come)
     if lifecycle.shadows:
         repository.shadows = Shadows(repository.models, lifecycle.shadows)
-        repository.shadows.check(repository.knows, repository.routes)
+        repository.shadows.check(repository.knows, repository.routes, may_come=may_come)
         beside.append(repository.shadows.start)
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))

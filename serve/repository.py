@@ -134,7 +134,7 @@ class Repository:
         if self.mode == "none":
             raise RequestError("failed to change the routes: by --mode none nobody may", 403)
         try:
-            self.routes.change(wanted, self.knows, self.models)
+            self.routes.change(wanted, self.knows, self.models, may_come=self.mode == "poll")
         except PenstockError as error:
             raise RequestError(str(error)) from None
 

@@ -128,13 +128,16 @@ class Routes:
         """The weights of each route's targets."""
         return {name: route.weights for name, route in self.held.items()}
 
-    def change(self, wanted: Mapping[str, Any], knows: Callable[[str], bool], models: Models) -> None:
+    def change(
+        self, wanted: Mapping[str, Any], knows: Callable[[str], bool], models: Models, *, may_come: bool = False
+    ) -> None:
         """Replace all routes by others, or none if any cannot be.
 
         Args:
             wanted: weights by target, by route.
             knows: whether a name is of a model in the repository.
             models: those that are served.
+            may_come: whether models that are not in the repository may be later.
 
         Raises:
             PenstockError: naming the route and the rule.
@@ -147,7 +150,7 @@ class Routes:
             if knows(name):
                 raise PenstockError(f"{shown}: a model has that name; a route needs one of its own")
             for target in (weights := _sound(name, weights, shown)):
-                if not knows(target):
+                if not may_come and not knows(target):
                     raise PenstockError(f"{shown}: no model is named {target!r}")
             _check_alike(shown, [models[target] for target in weights if target in models])
             former = self.held.get(name)

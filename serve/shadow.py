@@ -97,12 +97,13 @@ class Shadows:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    def check(self, knows: Callable[[str], bool], routes: Routes) -> None:
+    def check(self, knows: Callable[[str], bool], routes: Routes, *, may_come: bool = False) -> None:
         """See that each shadow's names are there, and that its model takes and gives what those that answer do.
 
         Args:
             knows: whether a name is of a model, served or not.
             routes: the other names that there are.
+            may_come: whether models that are not there may be later.
 
         Raises:
             PenstockError: naming the option and the rule.
@@ -110,9 +111,9 @@ class Shadows:
         for shadow in self._held.values():
             shown = f"--shadow {shadow.name}={shadow.target}:{shadow.share:g}"
             route = routes.held.get(shadow.name)
-            if not knows(shadow.target):
+            if not may_come and not knows(shadow.target):
                 raise PenstockError(f"{shown}: no model is named {shadow.target!r}")
-            if route is None and not knows(shadow.name):
+            if not may_come and route is None and not knows(shadow.name):
                 raise PenstockError(f"{shown}: no model or route is named {shadow.name!r}")
             names = [shadow.name] if route is None else route.weights
             for name in names:

@@ -60,7 +60,7 @@ def serve(
     ] = None,
     route: Annotated[
         list[str] | None,
-        _coming(help="A name for a model, or for several by weight: digits=digits-onnx-fp32:90,digits-onnx-int8:10"),
+        _coming(help="A name for a model, or for several by weight: digits=a:90,b:10"),
     ] = None,
     shadow: Annotated[
         list[str] | None,

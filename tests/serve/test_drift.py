@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
+from penstock.artifact import Artifact
 from penstock.parity import Limits
-from penstock.serve.drift import Drift, compare, families
+from penstock.serve.drift import Drift, compare, families, limits_between
+from penstock.serve.metrics import Metrics
+from penstock.serve.model import Limits as Serving
+from penstock.serve.model import load
 
 LIMITS = {"y": Limits(max_error=0.1, min_agreement=1.0)}
 
@@ -50,6 +56,21 @@ def test_bfloat16_is_compared_as_the_numbers_that_it_stands_for() -> None:
     x = np.array([[1.0, 2.0]], ml_dtypes.bfloat16)
     assert compared(x, x).error == 0
     assert compared(x, 2 * x).error == 1
+
+
+def test_two_models_may_be_as_far_apart_as_the_looser_receipt_allows(
+    tmp_path: Path, fake_artifact: Callable[..., Artifact]
+) -> None:
+    tight, loose = (load(fake_artifact(tmp_path, name).folder, Serving(), Metrics()) for name in ("a", "b"))
+    receipt = loose.receipt
+    assert receipt is not None
+    wide = {name: Limits(max_error=0.5, min_agreement=0.9) for name in receipt.verification.limits}
+    loose.receipt = receipt.model_copy(
+        update={"verification": receipt.verification.model_copy(update={"limits": wide})}
+    )
+    assert limits_between(tight, loose) == limits_between(loose, tight) == wide
+    tight.receipt = loose.receipt = None
+    assert limits_between(tight, loose)["total"] == Limits(max_error=1e-3, min_agreement=1.0)
 
 
 def test_the_worst_cases_are_kept_and_no_more() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock import artifact
 from penstock.artifact import Artifact
+from penstock.serve.lifecycle import Lifecycle, open_with
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
 from penstock.serve.polling import Poll, look
@@ -192,6 +193,20 @@ def test_what_changes_while_the_models_are_loaded_is_not_missed(tmp_path: Path, 
         assert poll._tried["m"].stamp != look([tmp_path])[0]["m"].stamp
         await poll.once(repository)
         assert repository.models["m"].version == 2
+
+    run(scenario())
+
+
+def test_routes_and_shadows_may_name_models_that_are_still_to_come(tmp_path: Path, fake_artifact: Make) -> None:
+    lifecycle = Lifecycle("poll", routes={"r": {"m": 1}}, shadows=(("m", "other", 1.0),))
+
+    async def scenario() -> None:
+        poll = Poll([tmp_path])
+        repository, _ = open_with([tmp_path], Limits(), Metrics(), lifecycle)
+        assert repository.problems == ["route 'r' leads to no model that is served"]
+        fake_artifact(tmp_path, "m")
+        await poll.once(repository)
+        assert (repository.find("r").name, repository.problems) == ("m", [])
 
     run(scenario())
 

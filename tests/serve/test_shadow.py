@@ -372,3 +372,21 @@ def test_a_server_compares_what_it_answered_over_every_road(
     assert server.metric('penstock_requests_total{code="200",model="b"}') == 0
     stats = server.ask("GET", "/v2/models/b/stats").json["model_stats"][0]
     assert (stats["inference_stats"]["success"]["count"], stats["execution_count"]) == (0, 3)
+
+
+def test_int8_beside_fp32_is_as_near_as_its_receipt_allows(
+    repository: Path, scans: Any, png: Any, start_server: StartServer
+) -> None:
+    names = ("digits-onnx-fp32", "digits-onnx-int8")
+    server = start_server(*(repository / name for name in names), "--shadow", f"{names[0]}={names[1]}:1")
+    images = scans[0][:10]
+    labels = f'model="{names[1]}",name="{names[0]}"'
+    for count, image in enumerate(images, 1):
+        answer = server.ask("POST", f"/predict/{names[0]}", png(image), {"Content-Type": "image/png"})
+        assert answer.status == 200
+        server.wait_for_metric(f"penstock_shadow_rows_total{{{labels}}}", count)
+    (shadow,) = server.ask("GET", "/debug/shadow").json["shadows"]
+    assert (shadow["agreed"] + shadow["differed"], shadow["failed"], shadow["dropped"]) == (10, 0, 0)
+    assert shadow["agreed"] >= 8
+    assert 0 < shadow["worst"][0]["outputs"][0]["rel_l2"] < 0.3
+    assert shadow["top1_agreement"] >= 0.9
