@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from penstock.serve.shadow import Shadows
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
 # What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
-_SETTLE_S = 300.0
+_SETTLE_S, _STEP_S = 300.0, 0.5
 MODES = ("explicit", "none", "poll")
 
 
@@ -45,6 +46,7 @@ class Repository:
     routes: Routes = field(default_factory=Routes)
     shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
+    _closed: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -174,6 +176,7 @@ class Repository:
 
     async def close(self) -> None:
         """Drain every model."""
+        self._closed = True
         await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
 
     def families(self) -> Iterator[Metric]:
@@ -261,7 +264,9 @@ class Repository:
         assert self.open is not None
         try:
             model = declared.opened(self.open, path, name)
-            model.scheduler.settle(_SETTLE_S)
+            until = time.monotonic() + _SETTLE_S
+            while not (self._closed or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
+                pass
             return model
         finally:
             memory.give_back()  # what reading the file took

@@ -354,13 +354,11 @@ class Scheduler:
             self._dead -= 1
             return
 
-    def settle(self, timeout_s: float) -> None:
-        """Wait until what the instances still prepare in the background is done, or the time is over."""
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until what the instances still prepare in the background is done; False if that takes longer."""
         until = time.monotonic() + timeout_s
-        for instance in self._instances:
-            settled = getattr(instance.function, "settled", None)
-            if settled is not None:
-                settled(max(0.0, until - time.monotonic()))
+        waits = [getattr(instance.function, "settled", None) for instance in self._instances]
+        return all(wait(max(0.0, until - time.monotonic())) for wait in waits if wait is not None)
 
     async def close(self) -> None:
         """Take no more work, finish what was taken, give back what the instances hold, and end the threads."""

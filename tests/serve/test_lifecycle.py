@@ -171,6 +171,30 @@ def test_a_new_version_is_replayed_and_warm_before_the_old_one_is_drained(
     asyncio.run(scenario())
 
 
+def test_a_server_that_stops_does_not_wait_for_a_new_version_to_be_warm(
+    tmp_path: Path, fake_artifact: Make, watched: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_artifact(tmp_path, "m")
+    repository = open_repository([tmp_path], Limits(), Metrics())
+    waited = threading.Event()
+
+    def never(self: Watched, timeout_s: float | None = None) -> bool:
+        waited.set()
+        return False
+
+    monkeypatch.setattr(Watched, "settled", never)
+
+    async def scenario() -> None:
+        loading = asyncio.ensure_future(repository.load("m"))
+        assert await asyncio.to_thread(waited.wait, 10)
+        await asyncio.sleep(0.05)
+        assert not loading.done()
+        await repository.close()
+        await loading
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
 def test_unloading_answers_when_the_runners_are_closed(
     tmp_path: Path, fake_artifact: Make, watched: list[list[str]]
 ) -> None:
