@@ -213,11 +213,11 @@ def versions(folder: Path) -> list[int]:
     return sorted(int(p.name) for p in folder.iterdir() if re.fullmatch(r"[1-9][0-9]{0,8}", p.name) and p.is_dir())
 
 
-def find(paths: list[Path]) -> list[Path]:
+def find(paths: list[Path], *, none_yet: bool = False) -> list[Path]:
     """The model folders and files under `paths`: each a repository, a model or version folder, or an .onnx file.
 
     Raises:
-        PenstockError: a path is missing, or holds no model.
+        PenstockError: a path is missing, or holds no model; with `none_yet` it may hold none.
     """
     found: list[Path] = []
     for path in paths:
@@ -227,7 +227,7 @@ def find(paths: list[Path]) -> list[Path]:
         if not path.is_dir():
             raise PenstockError(f"{path}: no such file or folder")
         models = sorted(child for child in path.iterdir() if not child.name.startswith(".") and _is_model(child))
-        if not models:
+        if not models and not none_yet:
             raise PenstockError(f"{path}: holds no models; make one with penstock export --output {path} CHECKPOINT")
         found.extend(models)
     return found

@@ -23,6 +23,7 @@ from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
@@ -125,15 +126,15 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def figures() -> Response:
-        for name, model in repository.models.items():
-            metrics.ready(name, is_ready=model.ready)
-        for name in (*repository.failures, *repository.unloaded):
-            metrics.ready(name, is_ready=False)
+        missing = dict.fromkeys((*repository.failures, *repository.unloaded), False)
+        metrics.readiness(missing | {name: model.ready for name, model in repository.models.items()})
         of_triton = tritonmetrics.families(
             (name, model.version, model.statistics, model.scheduler.pending_items)
             for name, model in repository.models.items()
         )
-        return Response(metrics.text(of_triton), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            metrics.text([*of_triton, *repository.families()]), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
 
 def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
@@ -145,8 +146,15 @@ def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds:
             top_k = _top_k(request)
             inputs = await bodies.read_inputs(request, model, bounds, times)
             form = answers.wanted(model, ", ".join(request.headers.getlist("accept")), inputs)
-            outputs = await model.infer(inputs, times=times)
+            try:
+                outputs = await model.infer(inputs, times=times)
+            except Closed:  # another version took its place while the request was read
+                if repository.find(name).scheduler.closed:
+                    raise
+                return await work()
             content, headers = await answers.encode(model, outputs, form, top_k, times)
+            if repository.shadows is not None:
+                repository.shadows.offer(name, model, None, inputs, outputs)
             return Response(content, headers=headers)
 
         return await _counted(name, repository, metrics, work)

@@ -34,6 +34,10 @@ class Item:
     entered: float = field(default_factory=time.perf_counter)
 
 
+# From this priority on an item gives way: it leaves the queue where there is no room for another.
+LAST = 2**31
+
+
 def order(item: Item) -> tuple[int, int]:
     """Where an item stands in the queue."""
     return item.priority, item.number

@@ -22,12 +22,16 @@ _FIELDS = ("file", "files")
 async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Times) -> Inputs:
     """The inputs of a form of images, a raw image, JSON, CSV, or tensors in binary; the time of decoding is noted.
 
+    A request may be read again, for a version that took the model's place meanwhile.
+
     Raises:
         RequestError, BadImage, BadTable: naming the field, the value and the rule.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        pictures = await _uploaded(request, bounds)
+        if not hasattr(request.state, "pictures"):  # a form can be read once
+            request.state.pictures = await _uploaded(request, bounds)
+        pictures = request.state.pictures
         return await _decoded(times, lambda: predict.image_inputs(model, pictures, bounds.max_pixels))
     body, coding = await request.body(), request.headers.get("content-encoding", "identity")
     header_length = request.headers.get(protocol.HEADER_LENGTH)

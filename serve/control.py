@@ -73,31 +73,31 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply) -> None:
     @app.get("/v2/models/{name}/stats", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/stats", tags=["models"])
     async def statistics(name: str, version: str | None = None) -> Response:
-        return reply(statistics_of([repository.find(name, version)]))
+        return reply(statistics_of(repository.behind(name, version)))
 
     @app.get("/v2/models/{name}/config", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/config", tags=["models"])
     async def config(name: str, version: str | None = None) -> Response:
-        return reply(config_of(repository.find(name, version)))
+        return reply(config_of(repository, name, version))
 
     @app.get("/v2/models/{name}", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}", tags=["models"])
     async def metadata(name: str, version: str | None = None) -> Response:
-        return reply(metadata_of(repository.find(name, version)))
+        return reply(metadata_of(repository, name, version))
 
     @app.get("/v2/models/{name}/ready", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
     async def model_ready(name: str, version: str | None = None) -> Response:
-        model = repository.find(name, version)
-        if not model.ready:
+        if not repository.look(name, version).ready:
             return reply({"error": f"model {name!r} has a dead instance"}, 503)
         return reply({"name": name, "ready": True})
 
 
-def metadata_of(model: Model) -> dict[str, Any]:
-    """A model's metadata, as the protocol has it."""
-    platform = tritonconfig.PLATFORMS.get(_runtime(model), _runtime(model))
-    return replies.metadata(model.name, model.version, model.signature, platform)
+def metadata_of(repository: Repository, name: str, version: str | None = None) -> dict[str, Any]:
+    """The metadata of a model, or of a route: its models', with all of their versions; as the protocol has it."""
+    models = repository.behind(name, version)
+    platform = tritonconfig.PLATFORMS.get(_runtime(models[0]), _runtime(models[0]))
+    return replies.metadata(name, sorted({model.version for model in models}), models[0].signature, platform)
 
 
 def statistics_of(models: Iterable[Model]) -> dict[str, Any]:
@@ -105,10 +105,22 @@ def statistics_of(models: Iterable[Model]) -> dict[str, Any]:
     return {"model_stats": [model.statistics.as_dict(model.name, model.version) for model in models]}
 
 
-def config_of(model: Model) -> dict[str, Any]:
-    """A model's configuration, as the protocol's extension has it."""
+def config_of(repository: Repository, name: str, version: str | None = None) -> dict[str, Any]:
+    """The configuration of a model, or of a route's first, as the protocol's extension has it."""
+    model = repository.look(name, version)
     file = model.receipt.model_file if model.receipt else f"{model.name}.onnx"
-    return tritonconfig.as_dict(model.name, _runtime(model), file, model.signature, model.scheduler.instances)
+    return tritonconfig.as_dict(name, _runtime(model), file, model.signature, model.scheduler.instances)
+
+
+def traced(repository: Repository, name: str) -> str:
+    """The model whose tracing is meant by a name.
+
+    Raises:
+        RequestError: there is none, or the name is a route's.
+    """
+    if (route := repository.routes.held.get(name)) is not None:
+        raise RequestError(f"{name!r} is a route; traces are of its models: {', '.join(route.weights)}")
+    return repository.find(name).name
 
 
 def refuse_parameters(given: Any) -> None:
@@ -151,6 +163,19 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
         await repository.unload(name)
         return reply({})
 
+    @app.get("/debug/shadow", tags=["repository"])
+    async def shadows() -> Response:
+        return reply(repository.shadows.as_dict() if repository.shadows else {"shadows": []})
+
+    @app.get("/v2/routes", tags=["repository"])
+    async def routes() -> Response:
+        return reply(repository.routes.as_dict())
+
+    @app.put("/v2/routes", tags=["repository"])
+    async def change_routes(request: Request) -> Response:
+        repository.change_routes(await _object(request))
+        return reply(repository.routes.as_dict())
+
 
 def _add_logging(app: FastAPI, reply: Reply) -> None:
     @app.get("/v2/logging", tags=["settings"])
@@ -170,7 +195,7 @@ def _add_tracing(app: FastAPI, repository: Repository, reply: Reply, tracer: Tra
 
     @app.get("/v2/models/{name}/trace/setting", tags=["settings"])
     async def model_trace_settings(name: str) -> Response:
-        return reply(tracer.settings(repository.find(name).name))
+        return reply(tracer.settings(traced(repository, name)))
 
     @app.post("/v2/trace/setting", tags=["settings"])
     async def change_tracing(request: Request) -> Response:
@@ -178,7 +203,7 @@ def _add_tracing(app: FastAPI, repository: Repository, reply: Reply, tracer: Tra
 
     @app.post("/v2/models/{name}/trace/setting", tags=["settings"])
     async def change_model_tracing(request: Request, name: str) -> Response:
-        return reply(tracer.update(await _object(request), repository.find(name).name))
+        return reply(tracer.update(await _object(request), traced(repository, name)))
 
 
 def _add_shared_memory(app: FastAPI, reply: Reply, regions: Regions) -> None:

@@ -48,6 +48,10 @@ class RunnerBatches:
         self._leave()
         self._runner.kill()
 
+    def settled(self, timeout_s: float) -> bool:
+        """Wait for what the runner still prepares; False if that takes longer."""
+        return self._runner.settled(timeout_s)
+
     def close(self) -> None:
         if self._closed:
             return

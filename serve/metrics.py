@@ -97,6 +97,14 @@ class Metrics:
         """Whether a model answers."""
         self._ready[model] = is_ready
 
+    def readiness(self, models: dict[str, bool]) -> None:
+        """Whether each model answers, of all that there are now."""
+        self._ready = models
+
+    def forget(self, name: str, version: int) -> None:
+        """Drop the figures of a version that another took the place of: a server may see thousands of them."""
+        self._models.pop((name, str(version)), None)
+
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """All figures, in Prometheus' text format, and more that others have."""
         registry = CollectorRegistry()
@@ -127,7 +135,7 @@ class Metrics:
         compute = HistogramMetricFamily("penstock_compute_seconds", "One batch in its runner.", labels=labels)
         rows = HistogramMetricFamily("penstock_batch_rows", "Rows of a batch.", labels=labels)
         waiting = GaugeMetricFamily("penstock_pending_rows", "Rows that wait for a batch.", labels=labels)
-        for key, figures in self._models.items():
+        for key, figures in list(self._models.items()):  # models are loaded beside the event loop
             figures.queue.add_to(queue, key)
             figures.compute.add_to(compute, key)
             figures.rows.add_to(rows, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner, rows_of
+from penstock.serve.batches import LAST
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
@@ -82,6 +84,7 @@ class Model:
         self.statistics = Statistics()
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
+        self.forget = functools.partial(metrics.forget, name, version)
         self._checked: set[tuple[Any, ...]] = set()
         self._batched, self._least = signature.batch is not None, signature.min_batch
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
@@ -118,6 +121,14 @@ class Model:
             return found
         finally:
             self.statistics.request(time.perf_counter() - started, answered=answered)
+
+    async def infer_last(self, inputs: Arrays, timeout_s: float) -> dict[str, Any]:
+        """The outputs for what is no client's request, behind all that is: in batches of its own, which give way.
+
+        Raises:
+            As `infer`.
+        """
+        return await self._infer(inputs, timeout_s, LAST, None)
 
     async def _infer(
         self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None

@@ -105,9 +105,9 @@ INFER: dict[str, Any] = {
 
 _ERROR: dict[str, Any] = {
     "description": (
-        "What is wrong, in one sentence: 400 the request, 404 no such model or path, 405 the method, 406 Accept, 408 "
-        "it did not become whole, 413 its size, 415 its coding, 422 an answer that the form has no words for, 503 "
-        "busy, late or not there (with Retry-After)."
+        "What is wrong, in one sentence: 400 the request, 403 not for clients to change (--mode), 404 no such model or "
+        "path, 405 the method, 406 Accept, 408 it did not become whole, 413 its size, 415 its coding, 422 an "
+        "answer that the form has no words for, 503 busy, late or not there (with Retry-After)."
     ),
     "content": {
         "application/json": {

@@ -134,11 +134,11 @@ def classes(name: str, array: Any, count: int, labels: Sequence[str] | None) -> 
     ]
 
 
-def metadata(name: str, version: int, signature: Signature, platform: str) -> dict[str, Any]:
+def metadata(name: str, versions: Sequence[int], signature: Signature, platform: str) -> dict[str, Any]:
     """A model's metadata; -1 stands for a dynamic size."""
     return {
         "name": name,
-        "versions": [str(version)],
+        "versions": list(map(str, versions)),
         "platform": platform,
         "inputs": [_tensor(tensor) for tensor in signature.inputs],
         "outputs": [_tensor(tensor) for tensor in signature.outputs],

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock import artifact
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from penstock.errors import PenstockError
+from penstock.serve import declared, memory
 from penstock.serve.errors import RequestError
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
+from penstock.serve.routes import Routes, absent
+from penstock.serve.shadow import Shadows
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
+# What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
+_SETTLE_S, _STEP_S = 300.0, 0.5
+MODES = ("explicit", "none", "poll")
 
 
 @dataclass
 class Repository:
     """Models by name, and by name why one is missing.
 
-    `unloaded` are those that were taken out on purpose: they are missed by nobody. `open` loads a folder or file.
+    `unloaded` are those that were taken out on purpose: they are missed by nobody. `held_back` says why a newer version
+    does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of `MODES`.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -31,25 +41,33 @@ class Repository:
     unloaded: set[str] = field(default_factory=set)
     paths: list[Path] = field(default_factory=list)
     open: Callable[[Path], Model] | None = None
+    mode: str = "explicit"
+    held_back: dict[str, str] = field(default_factory=dict)
+    routes: Routes = field(default_factory=Routes)
+    shadows: Shadows | None = None
+    load_failures: Counter[str] = field(default_factory=Counter)
+    _closed: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _changes: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def problems(self) -> list[str]:
         """Why the server is not ready: each declared model that does not answer, or that there is none."""
         found = [f"model {name!r} failed to load: {reason}" for name, reason in self.failures.items()]
         found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
+        found += self.routes.problems(self.models)
         return found or ([] if self.models or self.unloaded else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
         """Name, version, state and reason of each model, or of those that are ready, as the protocol lists them."""
         rows = [
             {
-                "name": model.name,
+                "name": name,
                 "version": str(model.version),
                 "state": "READY" if model.ready else "UNAVAILABLE",
-                "reason": "" if model.ready else "an instance died and is being restarted",
+                "reason": self.held_back.get(name, "") if model.ready else "an instance died and is being restarted",
             }
-            for model in self.models.values()
+            for name, model in self.models.items()
         ]
         missing = {**self.failures, **dict.fromkeys(self.unloaded, UNLOADED)}
         rows += [
@@ -57,23 +75,31 @@ class Repository:
         ]
         return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
 
+    def knows(self, name: str) -> bool:
+        """Whether a model of that name is served, or would be had it been loaded."""
+        return name in self.models or name in self.failures or name in self.unloaded
+
     def label(self, name: str) -> str:
         """What a request for that name is counted under: no label of its own for whatever a client makes up."""
-        return name if name in self.models else ""
+        return name if name in self.models or name in self.routes.held else ""
 
     def find(self, name: str, version: str | None = None) -> Model:
-        """The model of that name, and of that version if one is named.
+        """The model that answers the next request for that name, and of that version if one is named.
 
         Raises:
             RequestError: there is none, or it could not be loaded.
         """
         model = self.models.get(name)
         if model is None:
+            if (route := self.routes.held.get(name)) is not None:
+                if (taken := route.take(self.models, version)) is None:
+                    raise absent(name, route, version)
+                return taken
             if name in self.failures:
                 raise RequestError(f"model {name!r} failed to load: {self.failures[name]}", 503)
             if name in self.unloaded:
                 raise RequestError(f"model {name!r} has been unloaded", 404)
-            served = ", ".join(sorted(self.models)) or "none"
+            served = ", ".join(sorted([*self.models, *self.routes.held])) or "none"
             raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
         if version is not None and version != str(model.version):
             raise RequestError(
@@ -81,48 +107,72 @@ class Repository:
             )
         return model
 
+    def look(self, name: str, version: str | None = None) -> Model:
+        """A model that tells what `find` finds, where nothing is to be computed; errors as there."""
+        if (route := self.routes.held.get(name)) is None:
+            return self.find(name, version)
+        if (model := route.look(self.models, version)) is None:
+            raise absent(name, route, version)
+        return model
+
+    def behind(self, name: str, version: str | None = None) -> list[Model]:
+        """All models that `find` may find; errors as there."""
+        look, route = self.look(name, version), self.routes.held.get(name)
+        return [look] if route is None else route.served(self.models)
+
+    def is_ready(self, name: str, version: str | None = None) -> bool:
+        """Whether requests for that name would be answered."""
+        try:
+            return self.look(name, version).ready
+        except RequestError:
+            return False
+
+    def change_routes(self, wanted: dict[str, Any]) -> None:
+        """Replace all routes, as a client asks.
+
+        Raises:
+            RequestError: clients may not, or a route cannot be.
+        """
+        if self.mode == "none":
+            raise RequestError("failed to change the routes: by --mode none nobody may", 403)
+        try:
+            self.routes.change(wanted, self.knows, self.models, may_come=self.mode == "poll")
+        except PenstockError as error:
+            raise RequestError(str(error)) from None
+
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.
 
         Raises:
-            RequestError: there is none of that name, or it cannot be loaded; one that answered still does.
+            RequestError: clients may not, there is none of that name, or it cannot be loaded; one that answered still
+                does.
         """
-        async with self._changing:
-            path = next((path for path in artifact.find(self.paths) if declared_name(path) == name), None)
-            if path is None or self.open is None:
-                raise RequestError(f"failed to load {name[:128]!r}, no such model is in the repository", 400)
-            try:
-                model = await asyncio.to_thread(_opened, self.open, path, name)
-            except Exception as error:
-                log.error("%s cannot be loaded: %s", name, error)
-                if name not in self.models:
-                    self.failures[name] = str(error)
-                    self.unloaded.discard(name)
-                raise RequestError(f"failed to load {name!r}, {error}", 400) from None
-            former = self.models.pop(name, None)
-            self.models[name] = model
-            model.scheduler.start()
-            self.failures.pop(name, None)
-            self.unloaded.discard(name)
-            log.info("%s version %s is loaded", name, model.version)
-        if former is not None:
-            await former.scheduler.close()
+        self._allow("load", name)
+        path = await asyncio.to_thread(declared.path_of, self.paths, name)
+        if path is None or self.open is None:
+            raise RequestError(f"failed to load {name[:128]!r}, no such model is in the repository", 400)
+        await self.renew(name, path)
 
     async def unload(self, name: str) -> None:
-        """Take a model out; what it was asked before is still answered.
+        """Take a model out; what it was asked before is still answered, and then its memory is free.
 
         Raises:
-            RequestError: there is none of that name.
+            RequestError: clients may not, or there is none of that name.
         """
-        async with self._changing:
-            if name not in self.models and name not in self.failures and name not in self.unloaded:
-                raise RequestError(f"failed to unload {name[:128]!r}, no such model is in the repository", 400)
-            former = self.models.pop(name, None)
-            self.failures.pop(name, None)
-            self.unloaded.add(name)
-            log.info("%s is unloaded", name)
-        if former is not None:
-            await former.scheduler.close()
+        self._allow("unload", name)
+        await self._whole(self._remove(name, on_purpose=True))
+
+    async def renew(self, name: str, path: Path) -> None:
+        """Load what lies at `path`, whoever may: checked, replayed and warm before it takes its predecessor's place.
+
+        Raises:
+            RequestError: it cannot be loaded; one that answered still does.
+        """
+        await self._whole(self._renew(name, path))
+
+    async def remove(self, name: str) -> None:
+        """Take out a model that is no longer in the repository."""
+        await self._whole(self._remove(name, on_purpose=False))
 
     def start(self) -> None:
         """Look after the models from now on; to be called on the event loop."""
@@ -131,42 +181,133 @@ class Repository:
 
     async def close(self) -> None:
         """Drain every model."""
-        for model in self.models.values():
+        self._closed = True
+        await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
+
+    def families(self) -> Iterator[Metric]:
+        """Figures of the repository itself."""
+        failed = CounterMetricFamily(
+            "penstock_model_load_failures", "Loads of a model or of a version that failed.", labels=("model",)
+        )
+        for name, count in self.load_failures.items():
+            failed.add_metric((name,), count)
+        yield failed
+        yield from self.routes.families()
+        if self.shadows is not None:
+            yield from self.shadows.families()
+
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Keep why a model, or a version of one that answers, could not be loaded."""
+        self.load_failures[name] += 1
+        if (served := self.models.get(name)) is not None:
+            self.held_back[name] = f"version {served.version} answers; what is to replace it cannot be loaded: {error}"
+            return
+        self.failures[name] = str(error)
+        self.unloaded.discard(name)
+
+    def _allow(self, verb: str, name: str) -> None:
+        """Refuse what clients may not do.
+
+        Raises:
+            RequestError: the mode is another.
+        """
+        if self.mode != "explicit":
+            why = "the repository's folders alone say what is served" if self.mode == "poll" else "nobody may"
+            raise RequestError(f"failed to {verb} {name[:128]!r}: by --mode {self.mode} {why}", 403)
+
+    async def _whole(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change to its end, also if whoever asked for it goes away: a model half loaded would stay for ever."""
+        task = asyncio.ensure_future(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    async def _renew(self, name: str, path: Path) -> None:
+        async with self._changing:
+            try:
+                model = await asyncio.to_thread(self._warm, path, name)
+                await self._check_routes(model)
+            except Exception as error:
+                log.error("%s cannot be loaded: %s", name, error)
+                self.note_failure(name, error)
+                raise RequestError(f"failed to load {name!r}, {error}", 400) from None
+            former = self.models.pop(name, None)
+            self.models[name] = model
+            model.scheduler.start()
+            if former is not None and former.version != model.version:
+                former.forget()
+            self.failures.pop(name, None)
+            self.held_back.pop(name, None)
+            self.unloaded.discard(name)
+            log.info("%s version %s is loaded", name, model.version)
+        if former is not None:
+            await _released(former)
+
+    async def _remove(self, name: str, *, on_purpose: bool) -> None:
+        async with self._changing:
+            if not self.knows(name):
+                raise RequestError(f"failed to unload {name[:128]!r}, no such model is in the repository", 400)
+            former = self.models.pop(name, None)
+            self.failures.pop(name, None)
+            self.held_back.pop(name, None)
+            self.unloaded.discard(name)
+            if on_purpose:
+                self.unloaded.add(name)
+            elif former is not None:
+                former.forget()
+            log.info("%s is unloaded", name)
+        if former is not None:
+            await _released(former)
+
+    async def _check_routes(self, model: Model) -> None:
+        try:
+            self.routes.check(model, self.models)
+        except PenstockError:
             await model.scheduler.close()
+            raise
+
+    def _warm(self, path: Path, name: str) -> Model:
+        assert self.open is not None
+        try:
+            model = declared.opened(self.open, path, name)
+            until = time.monotonic() + _SETTLE_S
+            while not (self._closed or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
+                pass
+            return model
+        finally:
+            memory.give_back()  # what reading the file took
 
 
-def open_repository(paths: list[Path], limits: Limits, metrics: Metrics) -> Repository:
-    """Load every model under `paths`. One that fails is listed with its reason; the others serve.
+async def _released(former: Model) -> None:
+    """Let a model finish what it was asked, and give back its memory."""
+    await former.scheduler.close()
+    await asyncio.to_thread(memory.give_back)
+
+
+def open_repository(
+    paths: list[Path], limits: Limits, metrics: Metrics, mode: str = "explicit", only: Collection[str] = ()
+) -> Repository:
+    """Load every model under `paths`, or `only` those. One that fails is listed with its reason; the others serve.
 
     Raises:
-        PenstockError: a path is missing or holds no models, or two models have one name.
+        PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
     """
-    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics))
-    for path in artifact.find(paths):
-        name = declared_name(path)
-        if name in repository.models or name in repository.failures:
-            raise PenstockError(f"{path}: a model named {name!r} is already declared; names must differ")
+    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics), mode=mode)
+    named = declared.by_name(paths, none_yet=mode == "poll")
+    for name in only:
+        if name not in named:
+            raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
+    for name, path in named.items():
+        if only and name not in only:
+            repository.unloaded.add(name)
+            continue
         try:
-            repository.models[name] = _opened(lambda path: load(path, limits, metrics), path, name)
+            repository.models[name] = declared.opened(lambda path: load(path, limits, metrics), path, name)
         except PenstockError as error:
-            repository.failures[name] = str(error)
+            repository.note_failure(name, error)
         except Exception as error:  # one model must not keep the others from serving
             log.exception("%s cannot be loaded", path)
-            repository.failures[name] = f"{type(error).__name__}: {error}"
+            repository.note_failure(name, PenstockError(f"{type(error).__name__}: {error}"))
         metrics.ready(name, is_ready=name in repository.models)
+    memory.give_back()
     return repository
-
-
-def _opened(open: Callable[[Path], Model], path: Path, name: str) -> Model:
-    model = open(path)
-    if model.name != name:
-        raise PenstockError(f"{path}: its receipt names it {model.name!r}; the folder's name must be that")
-    return model
-
-
-def declared_name(path: Path) -> str:
-    """The model's name: its file's, or that of its folder, or of the folder above a version folder."""
-    if path.is_file():
-        return path.stem
-    resolved = path.resolve()
-    return resolved.parent.name if (path / artifact.RECEIPT).is_file() and path.name.isdigit() else resolved.name

@@ -19,7 +19,8 @@ _OPERATES, _SHARES = (REPOSITORY,), (SHARED_MEMORY,)
 _PATHS = {
     "/v2": _READS,
     "/v2/repository/index": _READS,
-    "/metrics": (METRICS,),
+    **dict.fromkeys(("/metrics", "/debug/shadow", "/debug/slow"), (METRICS,)),
+    "/v2/routes": _OPERATES,
     # They tell the names and tensors of models, as their metadata does.
     **dict.fromkeys(("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"), _INFERS),
 }

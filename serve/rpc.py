@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from penstock.serve.errors import RequestError, explained
 from penstock.serve.gate import Gate
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Expired
+from penstock.serve.scheduler import Closed, Expired
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
@@ -28,6 +28,7 @@ from penstock.serve.tracing import Tracer
 # gRPC's code for each HTTP status that a failure has.
 _CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     499: grpc.StatusCode.CANCELLED,
     503: grpc.StatusCode.UNAVAILABLE,
@@ -55,10 +56,7 @@ class Service:
         return messages.message("ServerReadyResponse")(ready=not self._repository.problems)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        try:
-            ready = self._model(request.name, request.version).ready
-        except RequestError:
-            ready = False
+        ready = self._repository.is_ready(request.name, request.version or None)
         return messages.message("ModelReadyResponse")(ready=ready)
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -67,17 +65,19 @@ class Service:
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        held = control.metadata_of(self._model(request.name, request.version))
+        held = control.metadata_of(self._repository, request.name, request.version or None)
         return json_format.ParseDict(held, messages.message("ModelMetadataResponse")())
 
     async def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        held = control.config_of(self._model(request.name, request.version))
+        held = control.config_of(self._repository, request.name, request.version or None)
         answer = messages.message("ModelConfigResponse")()
         json_format.ParseDict({"config": held}, answer, ignore_unknown_fields=True)
         return answer
 
     async def ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        models = [self._model(request.name, request.version)] if request.name else self._repository.models.values()
+        models: Iterable[Model] = self._repository.models.values()
+        if request.name:
+            models = self._repository.behind(request.name, request.version or None)
         return json_format.ParseDict(control.statistics_of(models), messages.message("ModelStatisticsResponse")())
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -103,7 +103,7 @@ class Service:
         return answer
 
     async def TraceSetting(self, request: Any, context: Any) -> Any:  # noqa: N802
-        name = self._model(request.model_name, "").name if request.model_name else ""
+        name = control.traced(self._repository, request.model_name) if request.model_name else ""
         given = {key: list(held.value) or None for key, held in request.settings.items()}
         settings = self._tracer.update(given, name) if given else self._tracer.settings(name)
         answer = messages.message("TraceSettingResponse")()
@@ -140,9 +140,16 @@ class Service:
         read = functools.partial(payloads.decode, request, model, self._regions)
         call = await asyncio.to_thread(read) if contents and size > _LONG else read()
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
-        answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
+        try:
+            answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
+        except Closed:  # another version took its place while the request was read
+            if self._model(request.model_name, request.model_version).scheduler.closed:
+                raise
+            return await self.ModelInfer(request, context)
         response = payloads.encode(model, call, answer)
         self._tracer.answered(model.name, model.version, call.id, times)
+        if (shadows := self._repository.shadows) is not None:
+            shadows.offer(request.model_name, model, call.id, call.inputs, answer)
         return response
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -268,8 +275,8 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         kinds = health_pb2.HealthCheckResponse
         if request.service in ("", messages.SERVICE):
             ready = not self._repository.problems
-        elif request.service in self._repository.models:
-            ready = self._repository.models[request.service].ready
+        elif self._repository.label(request.service):
+            ready = self._repository.is_ready(request.service)
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
         return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)

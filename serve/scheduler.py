@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
-from penstock.serve.batches import Item, choose, order, share
+from penstock.serve.batches import LAST, Item, choose, order, share
 from penstock.serve.curves import Curve
 from penstock.serve.quick import Quick
 from penstock.serve.threads import CallThread
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[list[Any]], list[Any]]
 _LOOK_S = 0.25
+# A runner that takes longer to close is left to itself.
+_RELEASE_S = 30.0
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -128,6 +130,11 @@ class Scheduler:
         return self._closed
 
     @property
+    def idle(self) -> bool:
+        """Whether an instance is free, and nothing waits for one."""
+        return bool(self._free) and not self._queue
+
+    @property
     def pending_rows(self) -> int:
         """Rows that wait for an instance."""
         return self._pending
@@ -162,7 +169,8 @@ class Scheduler:
             payload: what the batch function is given for this item.
             rows: how many rows it counts for, 1 to `max_batch`.
             key: items share a batch only with items of an equal key.
-            priority: lower goes first; first come, first served within one.
+            priority: lower goes first; first come, first served within one. From `LAST` on it gives way to
+                others, shares no batch, and is never run on the event loop.
             timeout_s: seconds until the answer is of no more use.
             times: told how long the item waited, and how long its batch was computed, once there is an answer.
             kind: what batches of as many rows take alike long by, if anything.
@@ -172,6 +180,8 @@ class Scheduler:
             function raised for it.
         """
         self._admit(rows)
+        if priority >= LAST:
+            key, kind = object(), None
         loop = asyncio.get_running_loop()
         now = loop.time()
         if timeout_s is not None:
@@ -197,10 +207,20 @@ class Scheduler:
             raise Closed("the server is shutting down; send the request elsewhere")
         # What idle instances are about to take does not wait.
         taken = len(self._free) * self.max_batch if self._timer is None else 0
-        if self._pending + rows > self.max_queue_rows + taken:
+        over = self._pending + rows - self.max_queue_rows - taken
+        if over > 0 and not self._make_room(over):
             raise QueueFull(
                 f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
             )
+
+    def _make_room(self, rows: int) -> bool:
+        """Take as many rows out of the queue, of items that give way; False if there are not so many."""
+        while rows > 0 and self._queue and self._queue[-1].priority >= LAST:
+            item = self._queue[-1]
+            self._discard(item)
+            _fail(item, QueueFull("it gave way to others"))
+            rows -= item.rows
+        return rows <= 0
 
     def _meet(self, timeout_s: float, rows: int, key: Hashable, kind: Hashable, priority: int, now: float) -> None:
         """Refuse what could not be answered in time, however well everything goes."""
@@ -387,15 +407,21 @@ class Scheduler:
         for attempt in itertools.count():
             await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             try:
-                instance.function = await instance.thread.call(self._make)
+                await instance.thread.call(_replace, instance, self._make)
             except Exception as error:
                 log.error("the instance cannot be restarted: %s", error)
                 continue
             self._dead -= 1
             return
 
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until what the instances still prepare in the background is done; False if that takes longer."""
+        until = time.monotonic() + timeout_s
+        waits = [getattr(instance.function, "settled", None) for instance in self._instances]
+        return all(wait(max(0.0, until - time.monotonic())) for wait in waits if wait is not None)
+
     async def close(self) -> None:
-        """Take no more work, finish what was taken, and end the threads."""
+        """Take no more work, finish what was taken, give back what the instances hold, and end the threads."""
         self._closed = True
         if self._looking is not None:
             self._looking.cancel()
@@ -408,9 +434,15 @@ class Scheduler:
                 for item in list(self._queue):
                     _fail(item, Closed("the server is shutting down and its instances are dead"))
             await asyncio.wait(self._tasks, timeout=0.1)
+        released = []
         for instance in self._instances:
-            instance.thread.call(_release, instance.function)
+            released.append(instance.thread.call(_let_go, instance))
             instance.thread.end()
+        self._instances.clear()
+        self._free.clear()
+        stuck = (await asyncio.wait(released, timeout=_RELEASE_S))[1] if released else ()
+        if stuck:
+            log.warning("%d instances did not give back what they hold within %g s", len(stuck), _RELEASE_S)
 
 
 def _nothing(payloads: list[Any]) -> list[Any]:
@@ -432,6 +464,15 @@ def _kill(function: BatchFunction) -> None:
     kill = getattr(function, "kill", None)
     if kill is not None:
         kill()
+
+
+def _replace(instance: _Instance, make: Callable[[], BatchFunction]) -> None:
+    """Give an instance a new function; also where nobody waits for it any more, so that it is let go in the end."""
+    instance.function = make()
+
+
+def _let_go(instance: _Instance) -> None:
+    _release(instance.function)
 
 
 def _release(function: BatchFunction) -> None:

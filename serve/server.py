@@ -18,15 +18,16 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve import threads
+from penstock.serve import lifecycle, threads
 from penstock.serve.access import Access, AccessFiles
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
 from penstock.serve.guard import Guard
+from penstock.serve.lifecycle import Lifecycle
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
@@ -55,6 +56,7 @@ class Settings:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     trace_file: Path | None = None
     access: AccessFiles = field(default_factory=AccessFiles)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
@@ -70,19 +72,19 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     access = Access(settings.access)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
-        repository = open_repository(paths, limits, metrics)
+        repository, besides = lifecycle.open_with(paths, limits, metrics, settings.lifecycle)
         _announce(repository, say)
-        if not repository.models:
+        if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        beside = None
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer, access.gate)
-            beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds, access)
-        gate = access.gate
-        app = create_app(repository, metrics, bounds, access.beside(beside), regions, tracer, keyed=gate is not None)
+            at = f"{shown}:{grpc_port.free()}"
+            besides.insert(0, _beside(service, repository, metrics, at, bounds, access))
+        gate, beside = access.gate, access.beside(lifecycle.together(besides))
+        app = create_app(repository, metrics, bounds, beside, regions, tracer, keyed=gate is not None)
         if gate is not None:
             metrics.include(gate.families)
         config = uvicorn.Config(
@@ -107,7 +109,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
-        first = next(iter(repository.models))
+        first = next(iter(repository.models), "NAME")
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         for warning in access.warnings(host):
             say(f"warning: {warning}")

@@ -63,7 +63,7 @@ class Infer:
         Raises:
             RequestError: it is not.
         """
-        self._repository.find(name, version)
+        self._repository.look(name, version)
 
     def count(self, name: str, status: int, started: float) -> None:
         """Count an answer to a request that came at `started`, of `time.perf_counter`."""
@@ -101,13 +101,15 @@ class Infer:
             if (model := self._repository.find(name, version)).scheduler.closed:
                 raise
             return await self._answer(name, version, headers, body, times)
-        write = functools.partial(replies.encode, name, model.version, call, answer, model.labels)
+        write = functools.partial(replies.encode, model.name, model.version, call, answer, model.labels)
         content, said = await asyncio.to_thread(write) if _json_numbers(call, answer) > _MANY_NUMBERS else write()
         accepted = headers.get(b"accept-encoding", b"").decode("latin-1")
         if (coded := compression.wanted(accepted)) is not None:
             content = [await asyncio.to_thread(compression.deflated, b"".join(content), coded)]
             said["Content-Encoding"] = coded
-        self._tracer.answered(name, model.version, call.id, times)
+        self._tracer.answered(model.name, model.version, call.id, times)
+        if (shadows := self._repository.shadows) is not None:
+            shadows.offer(name, model, call.id, call.inputs, answer)
         return 200, said, content
 
     async def _read(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:

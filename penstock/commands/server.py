@@ -15,6 +15,7 @@ from penstock.commands.terminal import say
 # The options of one panel of --help.
 _where = functools.partial(typer.Option, rich_help_panel="Where it listens")
 _running = functools.partial(typer.Option, rich_help_panel="How models run")
+_coming = functools.partial(typer.Option, rich_help_panel="Which models are served")
 _clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
 _access = functools.partial(typer.Option, rich_help_panel="Who may come")
 _watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
@@ -57,6 +58,30 @@ def serve(
         float,
         _running(min=0.001, max=86_400, help="Seconds after which a batch is held to hang; its runner is replaced."),
     ] = 120.0,
+    mode: Annotated[
+        str,
+        _coming(
+            help="Who loads and unloads models once the server runs: explicit, clients; none, nobody; poll, the "
+            "repository's folders, which are looked at every --poll-s."
+        ),
+    ] = "explicit",
+    poll_s: Annotated[
+        float | None, _coming(min=0.05, max=86_400, help="Seconds between two looks, with --mode poll; default: 15.")
+    ] = None,
+    load: Annotated[
+        list[str] | None, _coming(help="Begin with this model of a repository alone; clients may load the others.")
+    ] = None,
+    route: Annotated[
+        list[str] | None,
+        _coming(help="A name for a model, or for several by weight: digits=a:90,b:10"),
+    ] = None,
+    shadow: Annotated[
+        list[str] | None,
+        _coming(
+            help="Give a share of the requests for a model or route to another model too, and compare their answers: "
+            "digits=digits-onnx-int8:0.1"
+        ),
+    ] = None,
     max_body_mb: Annotated[float, _clients(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, _clients(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, _clients(min=1, max=1000, help="Images in one request to /predict.")] = 64,
@@ -96,6 +121,9 @@ def serve(
     server = import_stage("penstock.serve.server", "serve")
     connections = import_stage("penstock.serve.connection", "serve")
     access = import_stage("penstock.serve.access", "serve")
+    lifecycle = import_stage("penstock.serve.lifecycle", "serve")
+    routes = import_stage("penstock.serve.routes", "serve")
+    shadows = import_stage("penstock.serve.shadow", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -112,5 +140,8 @@ def serve(
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
         access.AccessFiles(keys, tls_cert, tls_key),
+        lifecycle.Lifecycle(
+            mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ()), shadows.parse(shadow or ())
+        ),
     )
     server.serve(paths, settings, say)

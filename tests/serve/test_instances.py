@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -194,11 +195,40 @@ def test_requests_are_answered_though_the_engine_dies_under_two_instances(
         rows = [{"x": np.full((2, 2), value, np.float32)} for value in range(requests)]
         answers = await asyncio.gather(*[asked.submit(part, rows=2) for part in rows])
         assert [answer["y"].tolist() for answer in answers] == [[[2.0 * value]] * 2 for value in range(requests)]
+        while not asked.healthy:
+            await asyncio.sleep(0.01)
         await asked.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
-    assert len(engines) == 2
-    assert engines[0].closings == 1
+    assert [engine.closings for engine in engines] == [1, 1]
+
+
+def test_what_is_loaded_anew_while_the_scheduler_closes_is_closed_too(
+    engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_BACKOFF_S", (0.0,))
+    loading, go_on = threading.Event(), threading.Event()
+
+    def make() -> RunnerBatches:
+        if engines:
+            loading.set()
+            assert go_on.wait(10)
+        engines.append(Engine())
+        return RunnerBatches(engines[-1])
+
+    async def scenario() -> None:
+        asked = Scheduler(make, max_batch=2)
+        engines[0].wrong = DEAD
+        waiting = asyncio.ensure_future(asked.submit({"x": np.ones((2, 2), np.float32)}, rows=2))
+        await asyncio.to_thread(loading.wait, 10)
+        closing = asyncio.ensure_future(asked.close())
+        with pytest.raises(scheduler.Closed):
+            await waiting
+        go_on.set()
+        await closing
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert [engine.closings for engine in engines] == [1, 1]
 
 
 def spread(counts: list[list[int]]) -> Spread:

@@ -95,3 +95,15 @@ def test_models_that_answer_and_those_that_do_not_are_told_apart() -> None:
     found = samples(metrics)
     assert found["penstock_model_ready", (("model", "good"),)] == 1
     assert found["penstock_model_ready", (("model", "bad"),)] == 0
+
+
+def test_figures_of_versions_that_another_took_the_place_of_are_dropped() -> None:
+    metrics = Metrics()
+    for version in (1, 2):
+        metrics.observer("m", version).batch(1, [0.0], 0.1)
+    metrics.observer("unloaded", 7).batch(1, [0.0], 0.1)
+    metrics.forget("m", 1)
+    metrics.readiness({"m": True, "unloaded": False})
+    found = {labels for name, labels in samples(metrics) if name == "penstock_batch_rows_count"}
+    assert found == {(("model", "m"), ("version", "2")), (("model", "unloaded"), ("version", "7"))}
+    assert samples(metrics)["penstock_model_ready", (("model", "unloaded"),)] == 0

@@ -209,7 +209,7 @@ def test_no_priority_is_the_highest_one_which_is_1() -> None:
 
 
 def test_metadata_gives_minus_one_for_dynamic_sizes() -> None:
-    assert replies.metadata("m", 3, SIGNATURE, "onnxruntime_onnx") == {
+    assert replies.metadata("m", [3], SIGNATURE, "onnxruntime_onnx") == {
         "name": "m",
         "versions": ["3"],
         "platform": "onnxruntime_onnx",
