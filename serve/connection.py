@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
 from penstock.serve.heads import Head, read_head, without_upgrade
+from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record
 from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
@@ -183,9 +184,15 @@ class Connection(asyncio.BufferedProtocol):
         # Not by the task itself: one that is cancelled before it begins does nothing.
         self._task.add_done_callback(self._state.tasks.discard)
 
+    def _peer(self) -> Any:
+        return self._transport.get_extra_info("peername")
+
     async def _respond(self, head: Head, body: memoryview) -> None:
+        record = Record(headers=head.headers, peer=self._peer, road=INFER if head.version is None else VERSIONED)
         try:
-            status, headers, parts = await self._server.infer.answer(head.name, head.version, head.headers, body)
+            status, headers, parts = await self._server.infer.answer(
+                head.name, head.version, head.headers, body, record
+            )
         except Exception as error:  # an answer there must be, or the next would be taken for it
             status, headers, parts = refused(error)
         finally:
@@ -210,7 +217,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, status: int, headers: Mapping[str, str], parts: Sequence[Buffer], *, kept: bool) -> None:
         length = sum(map(_size, parts))
-        lines = [_first_lines(status, tuple(headers.items()), length, kept=kept)]
+        own = []
+        if REQUEST_ID in headers:  # whose value no other answer has
+            own = [f"{REQUEST_ID.lower()}: {headers[REQUEST_ID]}\r\n".encode()]
+            headers = {name: value for name, value in headers.items() if name != REQUEST_ID}
+        lines = [_first_lines(status, tuple(headers.items()), length, kept=kept), *own]
         lines += [b"%b: %b\r\n" % line for line in self._state.default_headers]
         lines.append(b"\r\n")
         if length <= _JOINED:

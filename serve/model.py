@@ -122,13 +122,15 @@ class Model:
     ) -> dict[str, Any]:
         self._check(inputs)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
+        rows = len(next(iter(inputs.values()))) if self._batched else 1
+        if times is not None:
+            times.rows = rows
         if not self._batched:
             kind = tuple(array.shape for array in inputs.values())
             answer: dict[str, Any] = await self.scheduler.submit(
                 inputs, key=object(), timeout_s=wait, priority=priority, times=times, kind=kind
             )
             return answer
-        rows = len(next(iter(inputs.values())))
         most = self.scheduler.max_batch
         if rows > self.scheduler.max_queue_rows:
             raise RequestError(

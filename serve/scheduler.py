@@ -197,6 +197,8 @@ class Scheduler:
             self._observer.pending(self._pending)
 
     def _expire(self, item: Item, timeout_s: float) -> None:
+        if item.times is not None:
+            item.times.late(time.perf_counter() - item.entered, queued=item.queued)
         self._discard(item)
         if not item.future.done():
             item.future.set_exception(Expired(f"no answer within the timeout of {timeout_s:g} s"))

@@ -27,6 +27,7 @@ from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository, open_repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 
 BACKLOG = 2048
 
@@ -65,6 +66,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
+        watch = Watch(metrics)
         repository = open_repository(paths, limits, metrics)
         _announce(repository, say)
         if not repository.models:
@@ -74,9 +76,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         state = "listening, but not ready," if repository.problems else "ready"
         beside = None
         if grpc_port is not None:
-            service = _rpc().Service(repository, regions, tracer)
-            beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
-        app = create_app(repository, metrics, bounds, beside, regions, tracer)
+            service = _rpc().Service(repository, regions, tracer, watch)
+            beside = _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds)
+        app = create_app(repository, metrics, bounds, beside, regions, tracer, watch)
         config = uvicorn.Config(
             app,
             http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
@@ -160,16 +162,11 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
         yield _Kept(held)
 
 
-def _beside(service: Any, repository: Repository, metrics: Metrics, address: str, bounds: Bounds) -> Beside:
+def _beside(service: Any, repository: Repository, address: str, bounds: Bounds) -> Beside:
     rpc = _rpc()
 
     async def start() -> Callable[[float], Awaitable[None]]:
-        def counted(name: str, status: int, seconds: float) -> None:
-            metrics.answered(repository.label(name), status, seconds)
-
-        stop: Callable[[float], Awaitable[None]] = await rpc.start(
-            service, repository, counted, address, bounds.max_body_bytes
-        )
+        stop: Callable[[float], Awaitable[None]] = await rpc.start(service, repository, address, bounds.max_body_bytes)
         return stop
 
     return start
