@@ -18,13 +18,14 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve import threads
+from penstock.serve import logs, threads
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository, open_repository
+from penstock.serve.requestlog import request_log
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
@@ -45,7 +46,8 @@ class Address:
 class Settings:
     """All that `penstock serve` is told but the models: where it listens, how they run, what clients may do.
 
-    `trace_file` is where the protocol's trace extension writes.
+    `trace_file` is where the protocol's trace extension writes. `log_format` is one of `logs.FORMATS`, and
+    `log_requests`, which requests are logged, one of `requestlog.WHICH`.
     """
 
     address: Address = field(default_factory=Address)
@@ -53,6 +55,8 @@ class Settings:
     bounds: Bounds = field(default_factory=Bounds)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     trace_file: Path | None = None
+    log_format: str = "text"
+    log_requests: str = "failed"
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
@@ -61,12 +65,13 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     Raises:
         PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
     """
-    _log_to_stderr()
+    logs.set_up(settings.log_format)
+    say, requests = logs.saying(say, settings.log_format), request_log(settings.log_requests)
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port:
-        watch = Watch(metrics)
+        watch = Watch(metrics, () if requests is None else (requests,))
         repository = open_repository(paths, limits, metrics)
         _announce(repository, say)
         if not repository.models:
@@ -82,6 +87,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         config = uvicorn.Config(
             app,
             http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
+            log_config=None,
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
             ws="none",
@@ -106,16 +112,6 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
-
-
-def _log_to_stderr() -> None:
-    """Where what the logging extension lets through is to be seen; without a handler only warnings would be."""
-    log = logging.getLogger("penstock")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:

@@ -61,6 +61,16 @@ def serve(
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
     ] = None,
+    log_format: Annotated[
+        str, _watching(metavar="text|json", help="What is logged: lines for people, or a JSON object each.")
+    ] = "text",
+    log_requests: Annotated[
+        str,
+        _watching(
+            metavar="none|failed|all",
+            help="Which inference requests are logged; failed: those that the server failed, ten a second at most.",
+        ),
+    ] = "failed",
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
@@ -85,5 +95,7 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
+        log_format,
+        log_requests,
     )
     server.serve(paths, settings, say)
