@@ -16,8 +16,9 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.serve import answers, bodies, control, openapi, slow, tritonmetrics
+from penstock.serve import answers, bodies, control, gauges, openapi, slow, tritonmetrics
 from penstock.serve.errors import RequestError
+from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.predict import Bounds
@@ -111,6 +112,8 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
+    gpus = Gpus()
+
     @app.head("/v2/health/live", include_in_schema=False)
     @app.get("/v2/health/live", tags=["health"])
     async def live() -> Response:
@@ -134,7 +137,8 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
             (name, model.version, model.statistics, model.scheduler.pending_items)
             for name, model in repository.models.items()
         )
-        return Response(metrics.text(of_triton), media_type="text/plain; version=0.0.4; charset=utf-8")
+        more = [*of_triton, *gauges.families(repository.models.values()), *await gpus.families()]
+        return Response(metrics.text(more), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_predict(app: FastAPI, repository: Repository, watch: Watch, bounds: Bounds) -> None:

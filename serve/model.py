@@ -77,6 +77,7 @@ class Model:
         self.signature = signature
         self.receipt = receipt
         self.limits = limits
+        self.file_bytes = 0
         self.statistics = Statistics()
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
@@ -218,7 +219,9 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return runner
 
     make = Shared(opened).make if engine else lambda: RunnerBatches(opened())
-    return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+    model = Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+    model.file_bytes = sum(file.bytes for name, file in receipt.files.items() if name != artifact.GOLDEN)
+    return model
 
 
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
@@ -245,4 +248,6 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     def make() -> BatchFunction:
         return RunnerBatches(opened(signature))
 
-    return Model(path.stem, 1, signature, None, make, limits, metrics)
+    model = Model(path.stem, 1, signature, None, make, limits, metrics)
+    model.file_bytes = path.stat().st_size
+    return model

@@ -53,6 +53,8 @@ class Observer(Protocol):
 
     def pending(self, rows: int) -> None: ...
 
+    def closed(self, reason: str) -> None: ...
+
 
 @dataclass(eq=False)
 class _Instance:
@@ -123,6 +125,12 @@ class Scheduler:
     def pending_items(self) -> int:
         """Items that wait for an instance."""
         return len(self._queue)
+
+    @property
+    def instances(self) -> dict[str, int]:
+        """How many instances compute, wait for work, and are dead and being replaced."""
+        idle, dead = len(self._free), self._dead
+        return {"busy": len(self._instances) - idle - dead, "idle": idle, "dead": dead}
 
     async def submit(
         self,
@@ -223,6 +231,8 @@ class Scheduler:
                 self._timer = loop.call_at(choice.look_again, self._dispatch)
                 return
             items = share(choice.items, len(self._free))
+            if self._observer is not None:
+                self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
             for item in items:
                 self._discard(item)
             instance = self._free.pop()
