@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import unquote
 
 from penstock.serve.times import Times
 
@@ -58,6 +59,7 @@ class Record(Times):
     code: int | None = None
     error: str = ""
     total_s: float = 0.0
+    trace_id: str = ""
 
     def __post_init__(self) -> None:
         sent = None if self.headers is None else self.headers.get(_ID)
@@ -83,9 +85,11 @@ class Record(Times):
 
     @property
     def client(self) -> str:
-        """The client's address, HOST:PORT where it has one."""
+        """The client's address, HOST:PORT where it has one, an IPv6 HOST in brackets."""
         found = None if self.peer is None else self.peer()
-        return f"{found[0]}:{found[1]}" if isinstance(found, tuple | list) and len(found) > 1 else str(found or "")
+        if isinstance(found, tuple | list) and len(found) > 1:
+            return f"[{found[0]}]:{found[1]}" if ":" in str(found[0]) else f"{found[0]}:{found[1]}"
+        return unquote(str(found or "")).removeprefix("ipv4:").removeprefix("ipv6:")  # as gRPC writes them
 
     @property
     def rest_s(self) -> float:
@@ -104,6 +108,7 @@ class Record(Times):
             "status": self.status,
             **{f"{stage}_ms": round(1000 * seconds, 3) for stage, seconds in stages.items()},
             "total_ms": round(1000 * self.total_s, 3),
+            **({"trace_id": self.trace_id} if self.trace_id else {}),
         }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve import logs, threads
+from penstock.serve import logs, telemetry, threads
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
 from penstock.serve.metrics import Metrics
@@ -47,7 +47,8 @@ class Settings:
     """All that `penstock serve` is told but the models: where it listens, how they run, what clients may do.
 
     `trace_file` is where the protocol's trace extension writes. `log_format` is one of `logs.FORMATS`, and
-    `log_requests`, which requests are logged, one of `requestlog.WHICH`.
+    `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
+    requests are sent to a collector; None: as the environment says.
     """
 
     address: Address = field(default_factory=Address)
@@ -57,6 +58,7 @@ class Settings:
     trace_file: Path | None = None
     log_format: str = "text"
     log_requests: str = "failed"
+    otel: bool | None = None
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
@@ -70,8 +72,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     listener = _bind(address)
-    with listener, _kept(address) as grpc_port:
-        watch = Watch(metrics, () if requests is None else (requests,))
+    with listener, _kept(address) as grpc_port, telemetry.opened(settings.otel) as spans:
+        watch = Watch(metrics, tuple(told for told in (spans, requests) if told is not None))
         repository = open_repository(paths, limits, metrics)
         _announce(repository, say)
         if not repository.models:

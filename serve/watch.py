@@ -36,8 +36,8 @@ class Watch:
         total = now - record.started
         record.model, record.status, record.total_s = model, status, total
         self._metrics.answered(model, status, total)
+        for told in self._told:
+            told(record)
         slow = self._slow.get(model)
         if slow is None or total > slow.least or now >= slow.ends:
             self.slow.note(record, now)
-        for told in self._told:
-            told(record)

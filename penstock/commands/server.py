@@ -71,6 +71,13 @@ def serve(
             help="Which inference requests are logged; failed: those that the server failed, ten a second at most.",
         ),
     ] = "failed",
+    otel: Annotated[
+        bool | None,
+        _watching(
+            "--otel/--no-otel",
+            help="Spans of requests go to OpenTelemetry by OTLP over HTTP; default: as the OTEL_* variables say.",
+        ),
+    ] = None,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
@@ -97,5 +104,6 @@ def serve(
         trace_file,
         log_format,
         log_requests,
+        otel,
     )
     server.serve(paths, settings, say)
