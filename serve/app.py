@@ -92,9 +92,18 @@ def _error(error: Exception, record: Record | None = None) -> Response:
     return Response(b"".join(parts), status, headers)
 
 
+def _quoting(response: Response, record: Record) -> Response:
+    """The answer with the request's id, where that is quoted."""
+    record.status = response.status_code
+    if record.quoted:
+        response.headers[REQUEST_ID] = record.name()
+    return response
+
+
 def _add_errors(app: FastAPI) -> None:
     async def known(request: Request, error: Exception) -> Response:
-        return _error(error)
+        record = Record(headers=dict(request.scope["headers"]))
+        return _quoting(_error(error, record), record)
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -172,9 +181,7 @@ async def _counted(
     except Exception as error:
         response = _error(error, record)
     watch.ended(record, label, response.status_code)
-    if record.quoted:
-        response.headers[REQUEST_ID] = record.name()
-    return response
+    return _quoting(response, record)
 
 
 def _top_k(request: Request) -> int:

@@ -68,7 +68,7 @@ class Infer:
         """The answer to a request as it is sent, with its id where that is quoted; the request is counted."""
         status, headers, parts = answer
         self._watch.ended(record, self._repository.label(name), status)
-        return (status, {**headers, REQUEST_ID: record.name()}, parts) if record.quoted else answer
+        return (status, {**headers, REQUEST_ID: record.name()}, parts) if record.sent_id or status >= 500 else answer
 
     async def answer(
         self,

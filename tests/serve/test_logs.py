@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
 import sys
 from typing import Any
 
@@ -94,3 +95,26 @@ def test_what_a_server_says_at_its_start_is_an_event_in_json_alone() -> None:
 def test_an_unknown_format_is_refused_by_its_options_name() -> None:
     with pytest.raises(PenstockError, match=re.escape("--log-format 'xml': must be text or json")):
         logs.set_up("xml")
+
+
+def test_warnings_other_libraries_threads_and_the_last_failure_are_json_too() -> None:
+    program = """
+import logging, threading, warnings
+from penstock.serve import logs
+logs.set_up("text")
+logs.set_up("json")
+warnings.warn("careful")
+logging.getLogger("uvicorn.error").error("of uvicorn")
+thread = threading.Thread(target=lambda: 1 // 0, name="worker")
+thread.start()
+thread.join()
+raise ValueError("the end")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    told = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [line["logger"] for line in told] == ["py.warnings", "uvicorn.error", "penstock.serve", "penstock.serve"]
+    warned, _, threaded, ended = told
+    assert "careful" in warned["message"]
+    assert threaded["message"].startswith("worker died")
+    assert "ZeroDivisionError" in threaded["traceback"]
+    assert (ended["level"], ended["traceback"].splitlines()[-1]) == ("CRITICAL", "ValueError: the end")

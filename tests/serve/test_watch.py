@@ -151,3 +151,21 @@ def test_each_request_of_a_stream_is_counted_by_its_own_end(watched: Server, add
 
 def sample(code: int) -> str:
     return f'penstock_requests_total{{code="{code}",model="{NAME}"}}'
+
+
+def test_a_failure_within_a_stream_has_an_id_to_quote(address: str) -> None:
+    from penstock.serve import messages
+
+    late = messages.message("ModelInferRequest")(model_name="slow", id="own")
+    late.inputs.add(name="turns", datatype="INT64", shape=[1]).contents.int64_contents.append(3000)
+    nameless = messages.message("ModelInferRequest")(model_name="nobody")
+    with grpc.insecure_channel(address) as channel:
+        ask = channel.stream_stream(
+            f"/{messages.SERVICE}/{messages.STREAM}",
+            messages.message("ModelInferRequest").SerializeToString,
+            messages.message("ModelStreamInferResponse").FromString,
+        )
+        failed, refused = list(ask(iter([late, nameless]), metadata=(("x-request-id", "stream"),)))
+    assert failed.error_message
+    assert failed.infer_response.parameters["x-request-id"].string_param == "own"
+    assert "x-request-id" not in refused.infer_response.parameters
