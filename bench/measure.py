@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from penstock import artifact, cuda, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
+from penstock.machine import cpu_name
 from penstock.runtimes import Runner
 from penstock.timing import Cell
 
@@ -155,7 +155,7 @@ def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
     return {
         "gpu": cuda.facts(cuda.number(plan.device)) if on_gpu else None,
         "penstock": penstock.__version__,
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "load_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
@@ -164,11 +164,3 @@ def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
         "batches": list(plan.batches),
         "seconds": plan.seconds,
     }
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

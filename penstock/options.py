@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from penstock import runtimes
 from penstock.errors import PenstockError
 from penstock.signature import Dim, Range, first_message
 
@@ -119,6 +120,20 @@ def positive(text: str, option: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
         raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to 999999")
     return int(text)
+
+
+def devices(text: str) -> tuple[str, ...]:
+    """Read `cuda:0,cuda:1`.
+
+    Raises:
+        PenstockError: one is no device, or is named twice.
+    """
+    found = tuple(part.strip() for part in text.split(","))
+    for device in found:
+        runtimes.check_device(device)
+        if found.count(device) > 1:
+            raise PenstockError(f"--device {text[:40]!r}: {device} is named twice; --instances gives it more to do")
+    return found
 
 
 def grpc_port(given: int | None, port: int) -> int | None:

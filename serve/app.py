@@ -63,6 +63,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        repository.start()
         stop = None if beside is None else await beside()
         yield
         if stop is not None:

@@ -108,7 +108,7 @@ def statistics_of(models: Iterable[Model]) -> dict[str, Any]:
 def config_of(model: Model) -> dict[str, Any]:
     """A model's configuration, as the protocol's extension has it."""
     file = model.receipt.model_file if model.receipt else f"{model.name}.onnx"
-    return tritonconfig.as_dict(model.name, _runtime(model), file, model.signature, model.limits.instances or 1)
+    return tritonconfig.as_dict(model.name, _runtime(model), file, model.signature, model.scheduler.instances)
 
 
 def refuse_parameters(given: Any) -> None:

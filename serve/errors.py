@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, RejectedInput
-from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull
+from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Unmeetable
 from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 
@@ -30,6 +30,7 @@ _STATUS: dict[type[PenstockError], int] = {
     BadTable: 400,
     QueueFull: 503,
     Closed: 503,
+    Unmeetable: 503,
     Expired: 503,  # as Triton has it: what timed out is UNAVAILABLE there
 }
 

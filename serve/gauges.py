@@ -22,7 +22,7 @@ def families(models: Iterable[Model]) -> Iterator[Metric]:
     sizes = GaugeMetricFamily("penstock_model_file_bytes", "A model's files on disk, in bytes.", labels=labels)
     for model in models:
         key = model.name, str(model.version)
-        for state, count in model.scheduler.instances.items():
+        for state, count in model.scheduler.states.items():
             instances.add_metric((*key, state), count)
         sizes.add_metric(key, model.file_bytes)
     yield from (instances, sizes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.runtimes import InstanceDead, InstanceLost, Runner
@@ -12,12 +13,13 @@ from penstock.runtimes import InstanceDead, InstanceLost, Runner
 class RunnerBatches:
     """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too.
 
-    One that is `steady` takes as long whatever the values are, and may be called from any thread.
+    One that is `steady` takes as long whatever the values are; one that is `light` too may be called on an event loop.
     """
 
     def __init__(self, runner: Runner, shared: Shared | None = None) -> None:
         self._runner, self._shared, self._closed = runner, shared, False
-        self.steady = runner.steady
+        self.left: Callable[[], None] | None = None
+        self.steady, self.light = runner.steady, runner.steady and runner.light
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:
@@ -31,14 +33,60 @@ class RunnerBatches:
                 raise InstanceLost("its engine died under another instance") from None
             raise
 
+    @property
+    def well(self) -> bool:
+        """Whether its runner could answer now, as far as can be seen from outside."""
+        return self._runner.well
+
+    @property
+    def gone(self) -> bool:
+        """Whether its runner will never answer again."""
+        return self._runner.gone
+
+    def kill(self) -> None:
+        """End what its runner does, if that can be ended; its place is another's from now on."""
+        self._leave()
+        self._runner.kill()
+
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._leave()
         if self._shared is None:
             self._runner.close()
         else:
             self._shared.leave(self._runner)
+
+    def _leave(self) -> None:
+        """Give its place on a device to another, once."""
+        left, self.left = self.left, None
+        if left is not None:
+            left()
+
+
+class Spread:
+    """Instances on several devices: each that is made goes where there are the fewest, as one that replaces another."""
+
+    def __init__(self, makers: Sequence[Callable[[], RunnerBatches]]) -> None:
+        self._makers, self._counts = makers, [0] * len(makers)
+        self._lock = threading.Lock()
+
+    def make(self) -> RunnerBatches:
+        with self._lock:
+            number = self._counts.index(min(self._counts))
+            self._counts[number] += 1
+        try:
+            batches = self._makers[number]()
+        except BaseException:
+            self._leave(number)
+            raise
+        batches.left = functools.partial(self._leave, number)
+        return batches
+
+    def _leave(self, number: int) -> None:
+        with self._lock:
+            self._counts[number] -= 1
 
 
 class Shared:

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock import artifact, runtimes, trial
+from penstock import artifact, trial
 from penstock.arrays import join, take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
-from penstock.replay import replay
 from penstock.runtimes import Runner, rows_of
-from penstock.serve import rowwise
 from penstock.serve.errors import RequestError
-from penstock.serve.instances import RunnerBatches, Shared
+from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
-from penstock.serve.scheduler import BatchFunction, Scheduler
+from penstock.serve.opening import Opening
+from penstock.serve.scheduler import Scheduler
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
@@ -40,23 +40,25 @@ _MOST_FORMS = 4096
 
 @dataclass(frozen=True)
 class Limits:
-    """How a model is run: rows that may wait, instances, threads of each, device, seconds for an answer and a batch.
+    """How a model is run: rows that may wait, instances, threads of each, devices, seconds for an answer and a batch.
 
-    `instances` of None is one, and on an engine of TensorRT two: while one computes, the other copies.
+    `instances` are of each device; None is one, and two of an engine of TensorRT: while one computes, the other copies.
+    `isolate`: each runner in a process of its own.
     """
 
     max_queue_rows: int = 1024
     max_delay_ms: float = 0.0
     instances: int | None = None
     threads: int | None = None
-    device: str = "cpu"
+    devices: tuple[str, ...] = ("cpu",)
     timeout_s: float = 30.0
     run_limit_s: float = 120.0
+    isolate: bool = False
 
     @property
-    def threads_each(self) -> int:
-        """Intra-op threads of one instance: together they fill the cores and no more."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // (self.instances or 1))
+    def most_threads(self) -> int:
+        """Intra-op threads of one instance, so that all together fill the cores and no more."""
+        return max(1, len(os.sched_getaffinity(0)) // (self.instances or 1))
 
 
 class Model:
@@ -90,7 +92,7 @@ class Model:
             max_batch=signature.max_batch,
             max_queue_rows=limits.max_queue_rows,
             max_delay_ms=limits.max_delay_ms,
-            instances=limits.instances or 1,
+            instances=(limits.instances or 1) * len(limits.devices),
             run_limit_s=limits.run_limit_s,
             observer=Told(metrics.observer(name, version), self.statistics),
         )
@@ -207,21 +209,32 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     if limits.instances is None:
         limits = replace(limits, instances=2 if engine else 1)
 
-    def opened() -> Runner:
-        runner = found.load(
-            device=limits.device, threads=limits.threads_each, callers=limits.instances if engine else None
+    def maker(device: str) -> Callable[[], RunnerBatches]:
+        opening = Opening(
+            path=found.folder,
+            device=device,
+            threads=limits.threads,
+            most_threads=limits.most_threads,
+            callers=limits.instances if engine else None,
         )
-        try:
-            replay(found, runner)
-        except BaseException:
-            runner.close()
-            raise
-        return runner
 
-    make = Shared(opened).make if engine else lambda: RunnerBatches(opened())
+        def opened() -> Runner:
+            return _opened(opening, limits)[0]
+
+        return Shared(opened).make if engine else lambda: RunnerBatches(opened())
+
+    make = Spread([maker(device) for device in limits.devices]).make
     model = Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
     model.file_bytes = sum(file.bytes for name, file in receipt.files.items() if name != artifact.GOLDEN)
     return model
+
+
+def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:
+    if not limits.isolate:
+        return opening.open()
+    from penstock.serve import isolated
+
+    return isolated.opened(opening)
 
 
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
@@ -229,25 +242,23 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
         raise PenstockError(f"{path}: a file to serve must be an .onnx file, or else an artifact's folder")
     if not MODEL_NAME.fullmatch(path.stem):
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
-    from penstock.runtimes.onnxruntime import read_signature
-
     # Nobody vouches for a bare file, and a crash would take the other models along.
     careful = trial.needs_care("onnxruntime", path)
-    signature = read_signature(path, careful=careful)
+    opening = Opening(
+        path=path,
+        device=limits.devices[0],
+        threads=limits.threads,
+        most_threads=limits.most_threads,
+        careful=careful,
+    )
+    first, signature = _opened(opening, limits)
+    ready = [first]
 
-    def opened(signature: Signature) -> Runner:
-        return runtimes.load(
-            "onnxruntime", path, signature, device=limits.device, threads=limits.threads_each, careful=careful
-        )
+    def maker(device: str) -> Callable[[], RunnerBatches]:
+        known = opening.model_copy(update={"signature": signature, "device": device})
+        return lambda: RunnerBatches(ready.pop() if ready and device == opening.device else _opened(known, limits)[0])
 
-    if signature.batch is not None:
-        with opened(signature) as runner:
-            if not rowwise.independent(runner, signature):
-                signature = rowwise.unbatched(signature)
-
-    def make() -> BatchFunction:
-        return RunnerBatches(opened(signature))
-
+    make = Spread([maker(device) for device in limits.devices]).make
     model = Model(path.stem, 1, signature, None, make, limits, metrics)
     model.file_bytes = path.stat().st_size
     return model

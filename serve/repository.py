@@ -101,6 +101,7 @@ class Repository:
                 raise RequestError(f"failed to load {name!r}, {error}", 400) from None
             former = self.models.pop(name, None)
             self.models[name] = model
+            model.scheduler.start()
             self.failures.pop(name, None)
             self.unloaded.discard(name)
             log.info("%s version %s is loaded", name, model.version)
@@ -122,6 +123,11 @@ class Repository:
             log.info("%s is unloaded", name)
         if former is not None:
             await former.scheduler.close()
+
+    def start(self) -> None:
+        """Look after the models from now on; to be called on the event loop."""
+        for model in self.models.values():
+            model.scheduler.start()
 
     async def close(self) -> None:
         """Drain every model."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from penstock.arrays import take
+from penstock.errors import PenstockError
 from penstock.runtimes import Runner
 from penstock.runtimes.onnxruntime import OPEN_ENDED_INNER
 from penstock.signature import Signature
@@ -30,15 +32,22 @@ def independent(runner: Runner, signature: Signature) -> bool:
     Returns:
         False too where no such rows could be run.
     """
-    for size in _SIZES:
-        sizes = {name: min(max(size, dim.min), dim.max) for name, dim in signature.dims.items()}
-        sizes[str(signature.batch)] = _ROWS
+    for rows in drawn(signature, _ROWS):
         with suppress(Exception):  # what a runtime refuses at one size it may take at another
-            rows = _rows(signature, sizes)
             together = runner.run(rows)
             alone = [runner.run(take(rows, slice(row, row + 1))) for row in range(_ROWS)]
             return all(_alike(array, [answer[name] for answer in alone]) for name, array in together.items())
     return False
+
+
+def drawn(signature: Signature, rows: int) -> Iterator[dict[str, Any]]:
+    """So many rows that differ, once for each size that the other dimensions may be tried at."""
+    for size in _SIZES:
+        sizes = {name: min(max(size, dim.min), dim.max) for name, dim in signature.dims.items()}
+        if signature.batch is not None:
+            sizes[signature.batch] = rows
+        with suppress(PenstockError):  # a range may be empty at that size
+            yield _rows(signature, sizes)
 
 
 def unbatched(signature: Signature) -> Signature:
@@ -56,15 +65,14 @@ def _rows(signature: Signature, sizes: dict[str, int]) -> dict[str, Any]:
     tensors = tuple(
         tensor.model_copy(update={"dtype": plain.get(tensor.dtype, tensor.dtype)}) for tensor in signature.inputs
     )
-    drawn = synthesize(signature.model_copy(update={"inputs": tensors}), sizes).inputs
+    found = synthesize(signature.model_copy(update={"inputs": tensors}), sizes).inputs
     for tensor in signature.inputs:
         if tensor.dtype == "object":
-            drawn[tensor.name] = np.array([str(number).encode() for number in drawn[tensor.name].flat], object).reshape(
-                drawn[tensor.name].shape
-            )
+            texts = [str(number).encode() for number in found[tensor.name].flat]
+            found[tensor.name] = np.array(texts, object).reshape(found[tensor.name].shape)
         elif tensor.dtype == "bfloat16":
-            drawn[tensor.name] = drawn[tensor.name].astype("bfloat16")
-    return drawn
+            found[tensor.name] = found[tensor.name].astype("bfloat16")
+    return found
 
 
 def _alike(together: Any, alone: list[Any]) -> bool:

@@ -13,13 +13,14 @@ import bisect
 import itertools
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
 from penstock.serve.batches import Item, choose, order, share
+from penstock.serve.curves import Curve
 from penstock.serve.quick import Quick
 from penstock.serve.threads import CallThread
 from penstock.serve.times import Times
@@ -27,6 +28,7 @@ from penstock.serve.times import Times
 log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[list[Any]], list[Any]]
+_LOOK_S = 0.25
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -36,6 +38,10 @@ class QueueFull(PenstockError):
 
 class Expired(PenstockError):
     """The deadline passed before the answer was there."""
+
+
+class Unmeetable(Expired):
+    """The deadline would pass before there could be an answer, by how long batches take."""
 
 
 class Hung(InstanceDead):
@@ -102,14 +108,21 @@ class Scheduler:
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._called = False
-        self._quick = Quick()
+        self._quick, self._curve = Quick(), Curve()
         self._closed = False
 
     @property
     def healthy(self) -> bool:
         """Whether every instance is there to work."""
-        return self._dead == 0 and not self._closed
+        well = all(getattr(instance.function, "well", True) for instance in self._instances)
+        return well and self._dead == 0 and not self._closed
+
+    @property
+    def instances(self) -> int:
+        """How many batches may be under way at once."""
+        return len(self._instances)
 
     @property
     def closed(self) -> bool:
@@ -127,10 +140,18 @@ class Scheduler:
         return len(self._queue)
 
     @property
-    def instances(self) -> dict[str, int]:
+    def states(self) -> dict[str, int]:
         """How many instances compute, wait for work, and are dead and being replaced."""
         idle, dead = len(self._free), self._dead
         return {"busy": len(self._instances) - idle - dead, "idle": idle, "dead": dead}
+
+    def start(self) -> None:
+        """See to instances that die while they are idle too, from now on; to be called on the event loop."""
+        for instance in [instance for instance in self._free if getattr(instance.function, "gone", False)]:
+            log.error("an idle instance died; it is restarted")
+            self._free.remove(instance)
+            self._keep(self._revive(instance))
+        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self.start)
 
     async def submit(
         self,
@@ -155,11 +176,14 @@ class Scheduler:
             kind: what batches of as many rows take alike long by, if anything.
 
         Raises:
-            QueueFull: no room; Expired: too late; Closed: shutting down; or what the batch function raised for it.
+            QueueFull: no room; Expired: too late; Unmeetable: it would be; Closed: shutting down; or what the batch
+            function raised for it.
         """
         self._admit(rows)
         loop = asyncio.get_running_loop()
         now = loop.time()
+        if timeout_s is not None:
+            self._meet(timeout_s, rows, key, kind, priority, now)
         urgent, number = bool(self._free), next(self._numbers)
         item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times, kind)
         if timeout_s is not None:
@@ -184,6 +208,25 @@ class Scheduler:
         if self._pending + rows > self.max_queue_rows + taken:
             raise QueueFull(
                 f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
+            )
+
+    def _meet(self, timeout_s: float, rows: int, key: Hashable, kind: Hashable, priority: int, now: float) -> None:
+        """Refuse what could not be answered in time, however well everything goes."""
+        if timeout_s > self._curve.longest_s * (2 + self._pending):
+            return
+        ahead: dict[tuple[Hashable, Hashable], int] = {}
+        for item in itertools.takewhile(lambda item: item.priority <= priority, self._queue):
+            ahead[item.key, item.kind] = ahead.get((item.key, item.kind), 0) + item.rows
+        before_s = 0.0
+        for (other, held), count in ahead.items():
+            # Its own batch takes along those of its key that fill none.
+            batches = count // self.max_batch if other == key else -(-count // self.max_batch)
+            before_s += batches * self._curve.at_least(held, min(count, self.max_batch), now)
+        own_s = self._curve.at_least(kind, rows, now)
+        if before_s / len(self._instances) + own_s > timeout_s:
+            raise Unmeetable(
+                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(ahead.values())} rows wait before "
+                f"it, and such a batch takes {own_s:.2g} s at the least"
             )
 
     def _enqueue(self, item: Item) -> None:
@@ -240,9 +283,13 @@ class Scheduler:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
                 return
-            task = loop.create_task(self._work(instance, items))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._keep(self._work(instance, items))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have something done, which closing waits for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _ran_here(self, instance: _Instance, items: list[Item]) -> bool:
         """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
@@ -252,7 +299,7 @@ class Scheduler:
         except Exception:
             self._quick.failed(items, time.perf_counter() - started)
             return False
-        self._settle(items, results, started, compute_s)
+        self._settle(instance, items, results, started, compute_s)
         self._quick.held_up(items, compute_s)
         return True
 
@@ -263,15 +310,23 @@ class Scheduler:
             log.error("an instance hangs: %s; it is replaced", error)
             for item in items:
                 _fail(item, error)
+            _kill(instance.function)
             instance.thread.abandon()
             instance.function, instance.thread = _nothing, CallThread("penstock-instance")
             self._dispatch()
-            await self._restart(instance)
+            await self._revive(instance)
         except InstanceDead as error:
             log.error("an instance died: %s; it is restarted", error)
             self._return(items, error)
             self._dispatch()  # another instance may be idle
-            await self._restart(instance)
+            await self._revive(instance)
+        else:
+            self._free.append(instance)
+            self._dispatch()
+
+    async def _revive(self, instance: _Instance) -> None:
+        """Have a dead instance work again."""
+        await self._restart(instance)
         self._free.append(instance)
         self._dispatch()
 
@@ -293,8 +348,8 @@ class Scheduler:
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return
-        self._settle(items, results, started, compute_s)
-        if getattr(instance.function, "steady", False):
+        self._settle(instance, items, results, started, compute_s)
+        if getattr(instance.function, "light", False):
             self._quick.told(items, compute_s)
 
     async def _results_of(self, instance: _Instance, items: list[Item]) -> tuple[list[Any], float]:
@@ -306,8 +361,13 @@ class Scheduler:
             raise Hung(f"a batch did not come back within {self._run_limit_s:g} s (--run-limit-s)")
         return call.result()  # type: ignore[no-any-return]
 
-    def _settle(self, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
+    def _settle(
+        self, instance: _Instance, items: list[Item], results: list[Any], started: float, compute_s: float
+    ) -> None:
         """Give each item its result."""
+        if getattr(instance.function, "steady", False):
+            rows = sum(item.rows for item in items)
+            self._curve.told(items[0].kind, rows, compute_s, asyncio.get_running_loop().time())
         if self._observer is not None:
             waits = [started - item.entered for item in items]
             self._observer.batch(sum(item.rows for item in items), waits, compute_s)
@@ -349,6 +409,8 @@ class Scheduler:
     async def close(self) -> None:
         """Take no more work, finish what was taken, and end the threads."""
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         self._max_delay_s = 0.0
         self._dispatch()
         while self._tasks:
@@ -375,6 +437,13 @@ def _timed(function: BatchFunction, items: list[Item]) -> tuple[list[Any], float
     if len(results) != len(items):
         raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
     return results, time.perf_counter() - started
+
+
+def _kill(function: BatchFunction) -> None:
+    """End what a batch function does, where that can be ended."""
+    kill = getattr(function, "kill", None)
+    if kill is not None:
+        kill()
 
 
 def _release(function: BatchFunction) -> None:

@@ -135,8 +135,10 @@ def _described(model: Model) -> str:
     run = "verified" if receipt.verification.real else "verified on synthetic samples"
     if not receipt.verification.engine_run:
         run = "its engine was never run before"
+    where = ", in a process of its own" if model.limits.isolate else ""
     return (
         f"{receipt.format} {receipt.precision} by {receipt.runtime}, {run}, batches up to {model.signature.max_batch}"
+        f"{where}"
     )
 
 

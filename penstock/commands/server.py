@@ -27,14 +27,26 @@ def serve(
         int | None,
         _where(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
     ] = None,
-    device: Annotated[str, _running(help="cpu, or cuda:0.")] = "cpu",
+    device: Annotated[str, _running(help="cpu, cuda:0, or several: cuda:0,cuda:1.")] = "cpu",
     instances: Annotated[
         int | None,
-        _running(min=1, help="Batches of each model that run at once; default: 1, and 2 of an engine of TensorRT."),
+        _running(
+            min=1,
+            help="Batches of each model that run at once on each device; default: 1, and 2 of an engine of TensorRT.",
+        ),
     ] = None,
     threads: Annotated[
-        int | None, _running(min=1, help="Threads of each runner; default: its share of the cores.")
+        int | None,
+        _running(
+            min=1, help="Threads of each runner; default: what is measured to be best of its share of the cores, once."
+        ),
     ] = None,
+    isolate: Annotated[
+        bool,
+        _running(
+            "--isolate", help="Each runner in a process of its own; one that crashes or hangs takes nothing along."
+        ),
+    ] = False,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, _running(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
@@ -95,9 +107,10 @@ def serve(
             max_delay_ms=max_delay_ms,
             instances=instances,
             threads=threads,
-            device=device,
+            devices=options.devices(device),
             timeout_s=timeout_s,
             run_limit_s=run_limit_s,
+            isolate=isolate,
         ),
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),

@@ -42,11 +42,13 @@ class Runner(Protocol):
 
     `run` takes every input of the signature, rows first, and returns every output in the signature's order; the arrays
     belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
-    callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are.
+    callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are;
+    one that is `light` may be called from any thread, and waits for nothing but the processor.
     """
 
     callers: int
     steady: bool
+    light: bool
 
     @property
     def inputs(self) -> tuple[Tensor, ...]: ...
@@ -59,6 +61,14 @@ class Runner(Protocol):
     def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]: ...
 
     def settled(self, timeout_s: float | None = None) -> bool: ...
+
+    @property
+    def well(self) -> bool: ...
+
+    @property
+    def gone(self) -> bool: ...
+
+    def kill(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -73,7 +83,7 @@ class BaseRunner:
     """What every runner shares: its signature's tensors, batches of several, and closing at the end of a `with`."""
 
     callers = 1
-    steady = False
+    steady = light = False
 
     def __init__(self, signature: Signature) -> None:
         self.inputs = signature.inputs
@@ -90,16 +100,24 @@ class BaseRunner:
         """
         if len(items) == 1:
             return [self.run(items[0])]
-        answer = self.run(join(items))
-        ends = np.cumsum([rows_of(item) for item in items])
-        for name, array in answer.items():
-            if len(array) != ends[-1]:
-                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
-        return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return parted(self.run(join(items)), items)
 
     def settled(self, timeout_s: float | None = None) -> bool:
         """Wait until what a runner still prepares in the background is done; False if that takes longer."""
         return True
+
+    @property
+    def well(self) -> bool:
+        """Whether it could answer now, as far as can be seen from outside."""
+        return True
+
+    @property
+    def gone(self) -> bool:
+        """Whether it will never answer again."""
+        return False
+
+    def kill(self) -> None:
+        """End what it does, if it can be ended: a thread cannot."""
 
     def close(self) -> None:
         """Give back what the runner holds; calling it again does nothing."""
@@ -123,9 +141,22 @@ def rows_of(feeds: Arrays) -> int:
     return len(next(iter(feeds.values())))
 
 
+def parted(answer: Arrays, items: Sequence[Arrays]) -> list[dict[str, Any]]:
+    """The answer to the rows of several callers, taken apart.
+
+    Raises:
+        RuntimeError: an output has another number of rows than the inputs.
+    """
+    ends = np.cumsum([rows_of(item) for item in items])
+    for name, array in answer.items():
+        if len(array) != ends[-1]:
+            raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}; they cannot be told apart")
+    return [take(answer, slice(start, end)) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
 def unavailable(runtime: str, build: Mapping[str, Any], device: str = "cpu") -> str | None:
     """Why a device here cannot run an artifact of `runtime` with these `build` facts, or None where it can."""
-    _check_device(device)
+    check_device(device)
     try:
         reason: str | None = _module(runtime).unavailable(build, device)
     except PenstockError as error:
@@ -157,13 +188,18 @@ def load(
     Raises:
         PenstockError: the runtime is unknown or not installed, or refuses the file.
     """
-    _check_device(device)
+    check_device(device)
     several = {} if callers is None else {"callers": callers}
     runner: Runner = _module(runtime).load(path, signature, device=device, threads=threads, careful=careful, **several)
     return runner
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """See that a text names a device, whether there is one or not.
+
+    Raises:
+        PenstockError: it does not.
+    """
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", device):
         raise PenstockError(f"--device {device[:40]!r}: must be cpu, cuda or cuda:N")
 

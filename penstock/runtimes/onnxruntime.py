@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock import ortvalues
 from penstock.errors import PenstockError, require
+from penstock.operators import operators
 from penstock.runtimes import BaseRunner, RejectedInput
 from penstock.signature import V2_DTYPES, Arrays, Dim, ServedTensor, Signature, Tensor
 
@@ -27,12 +28,11 @@ _DTYPES = {
 OPEN_ENDED = Dim(min=1, opt=8, max=64)
 OPEN_ENDED_INNER = Dim(min=1, opt=128, max=2**31 - 1)
 # Operators that take as long as the values say; "If" runs one branch or another, and others make sizes of values.
-_LOOPS = (
-    *(b"Loop", b"Scan", b"If", b"SequenceMap"),
-    *(b"Range", b"ConstantOfShape", b"Expand", b"Tile", b"OneHot", b"Resize", b"Upsample", b"Pad"),
-    *(b"NonZero", b"NonMaxSuppression", b"Compress", b"Unique"),
-)
-_SMALL = 32 * 2**20
+_LOOPS = {
+    *("Loop", "Scan", "If", "SequenceMap"),
+    *("Range", "ConstantOfShape", "Expand", "Tile", "OneHot", "Resize", "Upsample", "Pad"),
+    *("NonZero", "NonMaxSuppression", "Compress", "Unique"),
+}
 
 
 def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
@@ -49,9 +49,9 @@ def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
 class OnnxRunner(BaseRunner):
     """One onnxruntime session."""
 
-    def __init__(self, session: Any, signature: Signature, *, steady: bool = False) -> None:
+    def __init__(self, session: Any, signature: Signature, *, steady: bool = False, light: bool = False) -> None:
         super().__init__(signature)
-        self.steady = steady
+        self.steady, self.light = steady, light
         self._names = [tensor.name for tensor in signature.outputs]
         self._run: Any = partial(ortvalues.run, session) if ortvalues.needed(signature) else session.run
 
@@ -80,7 +80,7 @@ def load(
     wants = [item.name for item in signature.inputs], [item.name for item in signature.outputs]
     if has != wants:
         raise PenstockError(f"{path}: inputs and outputs are {has}, but its signature says {wants}")
-    return OnnxRunner(session, signature, steady=device == "cpu" and _steady(path, signature))
+    return OnnxRunner(session, signature, steady=_steady(path, signature), light=device == "cpu")
 
 
 def read_signature(path: Path, *, careful: bool = False) -> Signature:
@@ -116,16 +116,13 @@ def _tensor(item: Any, path: Path, dims: dict[str, Dim]) -> Tensor:
 
 
 def _steady(path: Path, signature: Signature) -> bool:
-    """Whether a model's shapes tell how long it takes: it has no loops, and no value becomes a size.
-
-    Read off the file's bytes, in which each node's operator stands behind a tag and its length.
-    """
+    """Whether a model's shapes tell how long it takes: it has no loops, and no value becomes a size."""
     if any(tensor.dtype in ("int32", "int64", "uint32", "uint64", "object") for tensor in signature.inputs):
         return False
-    if path.stat().st_size > _SMALL:
-        return False  # which no quick model is
-    content = path.read_bytes()
-    return not any(b'"' + bytes([len(name)]) + name in content for name in _LOOPS)
+    try:
+        return not operators(path) & _LOOPS
+    except ValueError:
+        return False
 
 
 def _reason(error: Exception) -> str:

@@ -52,6 +52,8 @@ def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
 class TensorRTRunner(BaseRunner):
     """Lanes over one engine. Safe to call from several threads: as many batches run at once as there are lanes."""
 
+    steady = True
+
     def __init__(self, engine: Engine, signature: Signature, lanes: int = LANES) -> None:
         super().__init__(signature)
         self.callers = lanes

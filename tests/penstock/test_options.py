@@ -179,3 +179,14 @@ def test_profiles_that_say_a_thing_twice_or_nothing_are_refused(texts: list[str]
 
 def test_a_profile_may_end_with_its_separator() -> None:
     assert options.profiles(["batch=1,2,3;"]) == options.profiles(["batch=1,2,3"])
+
+
+def test_devices_are_read_one_by_one() -> None:
+    assert options.devices("cpu") == ("cpu",)
+    assert options.devices("cuda:0, cuda:1") == ("cuda:0", "cuda:1")
+
+
+@pytest.mark.parametrize("text", ["", "gpu", "cuda:0,", "cuda:0,cuda:0", "cuda:-1"])
+def test_what_is_no_device_or_named_twice_is_refused_by_the_option_s_name(text: str) -> None:
+    with pytest.raises(PenstockError, match="--device"):
+        options.devices(text)

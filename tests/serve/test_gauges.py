@@ -45,16 +45,16 @@ def test_instances_are_busy_idle_or_dead() -> None:
 
     async def scenario() -> None:
         scheduler = Scheduler(make, max_batch=1, max_queue_rows=9, instances=2)
-        assert scheduler.instances == {"busy": 0, "idle": 2, "dead": 0}
+        assert scheduler.states == {"busy": 0, "idle": 2, "dead": 0}
         deadly = asyncio.ensure_future(scheduler.submit("deadly"))
         await asyncio.sleep(0.05)
-        assert scheduler.instances == {"busy": 1, "idle": 1, "dead": 0}
+        assert scheduler.states == {"busy": 1, "idle": 1, "dead": 0}
         gate.set()
         await deadly
-        assert scheduler.instances == {"busy": 0, "idle": 1, "dead": 1}
+        assert scheduler.states == {"busy": 0, "idle": 1, "dead": 1}
         while not scheduler.healthy:
             await asyncio.sleep(0.05)
-        assert scheduler.instances["dead"] == 0
+        assert scheduler.states["dead"] == 0
         await scheduler.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

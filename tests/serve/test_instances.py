@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve import scheduler
-from penstock.serve.instances import RunnerBatches, Shared
+from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.scheduler import Scheduler
 from penstock.signature import Dim, Signature, Tensor
 
@@ -199,3 +199,51 @@ def test_requests_are_answered_though_the_engine_dies_under_two_instances(
     asyncio.run(asyncio.wait_for(scenario(), 30))
     assert len(engines) == 2
     assert engines[0].closings == 1
+
+
+def spread(counts: list[list[int]]) -> Spread:
+    """Instances on as many devices as there are lists; each list holds the closings of its runners."""
+
+    def maker(closings: list[int]) -> Callable[[], RunnerBatches]:
+        def make() -> RunnerBatches:
+            engine = Engine()
+            closings.append(0)
+            number = len(closings) - 1
+            engine.close = lambda: closings.__setitem__(number, 1)  # type: ignore[method-assign]
+            return RunnerBatches(engine)
+
+        return make
+
+    return Spread([maker(closings) for closings in counts])
+
+
+def test_instances_go_to_devices_in_turn() -> None:
+    counts: list[list[int]] = [[], [], []]
+    made = spread(counts)
+    for _ in range(7):
+        made.make()
+    assert [len(closings) for closings in counts] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("how", [RunnerBatches.close, RunnerBatches.kill])
+def test_one_that_replaces_another_goes_where_that_was(how: Callable[[RunnerBatches], None]) -> None:
+    counts: list[list[int]] = [[], []]
+    made = spread(counts)
+    first, second = made.make(), made.make()
+    how(second)
+    made.make()
+    assert [len(closings) for closings in counts] == [1, 2]
+    how(first)
+    how(first)
+    made.make()
+    assert [len(closings) for closings in counts] == [2, 2]
+
+
+def test_a_device_on_which_none_can_be_made_counts_none() -> None:
+    def failing() -> RunnerBatches:
+        raise PenstockError("no room")
+
+    made = Spread([failing, lambda: RunnerBatches(Engine())])
+    for _ in range(3):
+        with pytest.raises(PenstockError, match="no room"):
+            made.make()

@@ -290,13 +290,9 @@ def test_a_model_is_not_ready_while_its_instance_is_dead(pair_signature: Signatu
     asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [(Limits(threads=3, instances=2), 3), (Limits(instances=10_000), 1)],
-    ids=["as told", "never under one"],
-)
-def test_each_instance_s_share_of_the_threads(limits: Limits, expected: int) -> None:
-    assert limits.threads_each == expected
+def test_instances_share_the_cores_and_none_is_left_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert [Limits(instances=count).most_threads for count in (None, 1, 3, 8, 10_000)] == [8, 8, 2, 1, 1]
 
 
 class Strict(FakeRunner):

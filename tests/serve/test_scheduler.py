@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
 from penstock.serve.batches import Choice, Item, choose, share
-from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Scheduler
+from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Scheduler, Unmeetable
 from penstock.serve.times import Times
 
 SOON_S = 10.0
@@ -737,10 +737,14 @@ arrivals = st.fixed_dictionaries(
 
 
 class Judge:
-    """A batch function that checks each batch it is given, fails on poisoned items and dies once."""
+    """A batch function that checks each batch it is given, fails on poisoned items and dies once.
 
-    def __init__(self, max_batch: int, death_at: int | None) -> None:
+    One that is light is called on the event loop too, as soon as it was quick.
+    """
+
+    def __init__(self, max_batch: int, death_at: int | None, light: bool) -> None:
         self.max_batch = max_batch
+        self.steady = self.light = light
         self.death_at = death_at
         self.calls = 0
         self.answered: list[int] = []
@@ -748,9 +752,9 @@ class Judge:
         self._lock = threading.Lock()
 
     def make(self) -> Callable[[list[Any]], list[Any]]:
-        return self._run
+        return self
 
-    def _run(self, payloads: list[Any]) -> list[Any]:
+    def __call__(self, payloads: list[Any]) -> list[Any]:
         with self._lock:
             self.calls += 1
             if self.calls == self.death_at:
@@ -771,15 +775,16 @@ class Judge:
     st.integers(1, 2),
     st.sampled_from([0.0, 1.0]),
     st.none() | st.integers(1, 4),
+    st.booleans(),
 )
 def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
-    given_arrivals: list[dict[str, Any]], instances: int, max_delay_ms: float, death_at: int | None
+    given_arrivals: list[dict[str, Any]], instances: int, max_delay_ms: float, death_at: int | None, light: bool
 ) -> None:
-    judge = Judge(6, death_at)
+    judge = Judge(6, death_at, light)
 
     async def caller(scheduler: Scheduler, number: int, how: dict[str, Any]) -> Any:
         return await scheduler.submit(
-            (number, how), rows=how["rows"], key=how["key"], priority=how["priority"], timeout_s=SOON_S
+            (number, how), rows=how["rows"], key=how["key"], priority=how["priority"], timeout_s=SOON_S, kind=how["key"]
         )
 
     async def canceller(task: asyncio.Task[Any], ticks: int) -> None:
@@ -818,11 +823,18 @@ def test_whatever_is_interleaved_each_caller_gets_its_own_answer_exactly_once(
 # --- batches that are sooner done than a thread wakes ------------------------------------------------------------
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is quick takes as long as it may on a machine that does much else."""
+    monkeypatch.setattr("penstock.serve.quick._QUICK_S", 0.1)
+    monkeypatch.setattr("penstock.serve.quick._SLOW_S", 1.0)
+
+
 class Steady:
     """A batch function that says in which thread it is called, and takes as long as it is told to."""
 
-    def __init__(self, *, steady: bool = True) -> None:
-        self.steady = steady
+    def __init__(self, *, steady: bool = True, light: bool = True) -> None:
+        self.steady, self.light = steady, light
         self.takes_s = 0.0
         self.wrong: Any = None
 
@@ -840,6 +852,7 @@ async def here(scheduler: Scheduler, payload: Any = "x", kind: Any = "k") -> boo
     return bool(on_loop)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
     async def scenario() -> None:
         scheduler = Scheduler(Steady, max_batch=8)
@@ -853,9 +866,9 @@ def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
     run(scenario())
 
 
-def test_what_is_not_steady_is_never_run_on_the_event_loop() -> None:
+def test_what_is_not_light_is_never_run_on_the_event_loop() -> None:
     async def scenario() -> None:
-        scheduler = Scheduler(lambda: Steady(steady=False), max_batch=8)
+        scheduler = Scheduler(lambda: Steady(light=False), max_batch=8)
         assert not any([await here(scheduler) for _ in range(5)])
         await scheduler.close()
 
@@ -878,6 +891,7 @@ def test_a_kind_of_batch_that_turns_slow_goes_back_to_the_thread() -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_quick_batch_with_a_bad_row_fails_its_sender_alone() -> None:
     async def scenario() -> None:
         function = Steady()
@@ -894,6 +908,7 @@ def test_a_quick_batch_with_a_bad_row_fails_its_sender_alone() -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_quick_batches_leave_the_event_loop_to_others_between_them() -> None:
     async def scenario() -> None:
         scheduler = Scheduler(Steady, max_batch=1)
@@ -1028,6 +1043,71 @@ def test_what_an_idle_instance_is_about_to_take_does_not_fill_the_queue() -> Non
         engine.open()
         found = await asyncio.gather(*first, return_exceptions=True)
         assert [isinstance(answer, QueueFull) for answer in found] == [False, False, False, True]
+        await scheduler.close()
+
+    run(scenario())
+
+
+# --- deadlines that cannot be met --------------------------------------------------------------------------------
+
+
+def test_a_deadline_that_batches_are_too_slow_for_is_refused_at_once() -> None:
+    async def scenario() -> None:
+        function = Steady(light=False)
+        function.takes_s = 0.1
+        scheduler = Scheduler(lambda: function, max_batch=8)
+        await scheduler.submit("x", kind="k", timeout_s=0.05 + SOON_S)
+        started = time.perf_counter()
+        with pytest.raises(Unmeetable, match=r"within the timeout of 0.05 s: 0 rows wait .* takes 0.1"):
+            await scheduler.submit("x", kind="k", timeout_s=0.05)
+        assert time.perf_counter() - started < 0.05
+        assert (await scheduler.submit("x", kind="k", timeout_s=SOON_S))[0] == "x"
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_what_waits_before_it_counts_for_a_deadline_and_what_goes_after_it_does_not() -> None:
+    async def scenario() -> None:
+        function = Steady(light=False)
+        function.takes_s = 0.1
+        scheduler = Scheduler(lambda: function, max_batch=1)
+        await scheduler.submit("x", kind="k")
+        before = [asyncio.ensure_future(scheduler.submit(n, kind="k", priority=1)) for n in range(6)]
+        await asyncio.sleep(0.01)  # one is under way, five wait
+        with pytest.raises(Unmeetable, match="5 rows wait before it"):
+            await scheduler.submit("late", kind="k", priority=1, timeout_s=0.4)
+        assert (await scheduler.submit("first", kind="k", priority=0, timeout_s=0.4))[0] == "first"
+        await asyncio.gather(*before)
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_nobody_is_refused_for_how_long_it_took_where_the_values_may_tell() -> None:
+    async def scenario() -> None:
+        function = Steady(steady=False, light=False)
+        function.takes_s = 0.1
+        scheduler = Scheduler(lambda: function, max_batch=8)
+        await scheduler.submit("x", kind="k")
+        function.takes_s = 0.0
+        assert (await scheduler.submit("y", kind="k", timeout_s=0.09))[0] == "y"
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_split_of_many_rows_is_refused_for_its_last_part() -> None:
+    async def scenario() -> None:
+        function = Steady(light=False)
+        function.takes_s = 0.05
+        scheduler = Scheduler(lambda: function, max_batch=2)
+        await scheduler.submit("x", rows=2, kind="k")
+        parts = [asyncio.ensure_future(scheduler.submit(n, rows=2, kind="k", timeout_s=0.17)) for n in range(6)]
+        refused = [
+            answer for answer in await asyncio.gather(*parts, return_exceptions=True) if isinstance(answer, Unmeetable)
+        ]
+        assert len(refused) >= 2
         await scheduler.close()
 
     run(scenario())

@@ -243,8 +243,3 @@ def test_a_model_that_branches_is_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.INT32, TensorProto.STRING])
 def test_nor_is_one_whose_inputs_may_be_sizes(tmp_path: Path, dtype: int) -> None:
     assert not steady(write(tmp_path / "m.onnx", ["batch", 3], dtype))
-
-
-def test_nor_is_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime, "_SMALL", 10)
-    assert not steady(write(tmp_path / "m.onnx", ["batch", 3]))

@@ -1,0 +1,220 @@
+"""A runner in a process of its own: one that crashes or hangs takes nothing along, and is missed even while idle."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from penstock.errors import PenstockError
+from penstock.runtimes import BaseRunner, InstanceDead, Runner, parted
+from penstock.serve.arena import Arena
+from penstock.serve.opening import Opening
+from penstock.serve.worker import MOST_MESSAGE, raised
+from penstock.signature import Arrays, Signature
+from penstock.trial import python_command
+
+log = logging.getLogger(__name__)
+_OPEN_S = 600.0
+# How often the process is asked whether it runs; late, it is held to be in trouble, and later still it is ended.
+_ASKED_S, _LATE_S, _STALLED_S = 0.25, 1.0, 5.0
+_END_S = 5.0
+
+
+@dataclass
+class _Lane:
+    """One batch at a time: the socket and the memory that both processes have."""
+
+    socket: socket.socket
+    arena: Arena
+    message: memoryview = field(default_factory=lambda: memoryview(bytearray(MOST_MESSAGE)))
+
+    def close(self) -> None:
+        self.socket.close()
+        self.arena.close()
+
+
+class IsolatedRunner(BaseRunner):
+    """A runner whose process is another. Arrays go through shared memory; messages say where they lie.
+
+    Args:
+        opening: what is opened there.
+
+    Raises:
+        PenstockError: it cannot be opened, or its process died of it.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self.callers = opening.callers or 1
+        self._lanes: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
+        self._closing = self._killed = False
+        control, self._process, lanes = _started(opening, self.callers)
+        self._control = control
+        try:
+            self.signature, self.steady = self._opened(opening.path)
+        except BaseException:
+            self._end(lanes)
+            raise
+        super().__init__(self.signature)
+        self._held = lanes
+        for lane in lanes:
+            self._lanes.put(lane)
+        self._heard = time.monotonic()
+        threading.Thread(target=self._watch, name="penstock-watch", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    @property
+    def well(self) -> bool:
+        """Whether its process runs, and has said so a moment ago."""
+        return self._process.returncode is None and time.monotonic() - self._heard < _LATE_S + _ASKED_S
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process has ended."""
+        return self._process.returncode is not None
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        return self._asked([feeds])
+
+    def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]:
+        answer = self._asked(items)
+        return [answer] if len(items) == 1 else parted(answer, items)
+
+    def kill(self) -> None:
+        """End the process, whatever it does; who waits for an answer of it is told that it died."""
+        self._process.kill()
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._end(self._held)
+
+    def _asked(self, items: Sequence[Arrays]) -> dict[str, Any]:
+        lane = self._lanes.get()
+        try:
+            return self._answered(lane, items)
+        except (OSError, EOFError):
+            raise InstanceDead(self._obituary()) from None
+        finally:
+            self._lanes.put(lane)
+
+    def _answered(self, lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
+        end, laid = 0, []
+        for name in items[0]:
+            place, end = lane.arena.lay(name, [item[name] for item in items], end)
+            laid.append(place)
+        lane.socket.send(orjson.dumps({"arrays": laid, "end": end}))
+        size = lane.socket.recv_into(lane.message)
+        if not size:
+            raise EOFError
+        told = orjson.loads(lane.message[:size])
+        if "error" in told:
+            raise raised(told)
+        # Copied, as the next batch is laid in the same place.
+        answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
+        return {tensor.name: answer[tensor.name] for tensor in self.outputs}
+
+    def _opened(self, path: Path) -> tuple[Signature, bool]:
+        """What the process says of the model once it is open: its signature, and whether its runner is steady."""
+        self._control.settimeout(_OPEN_S)
+        try:
+            told = orjson.loads(self._control.recv(MOST_MESSAGE) or b"null")
+        except TimeoutError:
+            raise PenstockError(f"{path}: its process does not finish loading it within {_OPEN_S:g} s") from None
+        except ConnectionError:
+            told = None
+        if told is None:
+            raise PenstockError(f"{path}: the process that loads it died: {self._obituary()}")
+        if "error" in told:
+            raise raised(told)
+        signature = Opening(path=path, signature=told["signature"]).signature
+        assert signature is not None
+        return signature, told["steady"]
+
+    def _watch(self) -> None:
+        """Ask the process again and again whether it runs; one that does not answer is ended."""
+        self._control.settimeout(_ASKED_S)
+        asked = False
+        with contextlib.suppress(OSError):
+            while not self._closing:
+                if not asked:
+                    self._control.send(b"?")
+                    asked = True
+                try:
+                    if not self._control.recv(1):
+                        break
+                except TimeoutError:
+                    if time.monotonic() - self._heard > _STALLED_S and not self._killed:
+                        log.error("process %d of a runner has not answered for %g s; it is ended", self.pid, _STALLED_S)
+                        self._killed = True
+                        self.kill()
+                    continue
+                self._heard, asked = time.monotonic(), False
+                time.sleep(_ASKED_S)
+        self._process.wait()
+
+    def _obituary(self) -> str:
+        """What the process died of."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        code = self._process.returncode
+        if code is None:
+            return f"its process {self.pid} closed its sockets"
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return f"its process {self.pid} ended: {how}"
+
+    def _end(self, lanes: Sequence[_Lane]) -> None:
+        """Let the process end by itself, or else end it."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+        for lane in lanes:
+            lane.close()
+
+
+def opened(opening: Opening) -> tuple[Runner, Signature]:
+    """The same as `Opening.open`, in a process of its own."""
+    runner = IsolatedRunner(opening)
+    return runner, runner.signature
+
+
+def _started(opening: Opening, callers: int) -> tuple[socket.socket, subprocess.Popen[bytes], list[_Lane]]:
+    """A process that opens a model: the socket it is asked by, and what batches go to it and come back on."""
+    control, its_control = _pair()
+    pairs = [_pair() for _ in range(callers)]
+    lanes = [_Lane(ours, Arena()) for ours, _ in pairs]
+    theirs = [[its.fileno(), lane.arena.fd] for (_, its), lane in zip(pairs, lanes, strict=True)]
+    what = {"opening": opening.model_dump(mode="json"), "control": its_control.fileno(), "lanes": theirs}
+    command = python_command("penstock.serve.worker", orjson.dumps(what).decode())
+    numbers = [its_control.fileno(), *(number for lane in theirs for number in lane)]
+    process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)  # noqa: S603
+    for _, its in pairs:
+        its.close()
+    its_control.close()
+    return control, process, lanes
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection between processes of this machine, which keeps messages apart."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
