@@ -1,4 +1,4 @@
-"""The command line: train, eval, export, build, verify, inspect, diff, serve, predict, check, bench, health."""
+"""The command line: train, eval, export, build, verify, inspect, diff, serve, keys, predict, check, bench, health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import exporting, inspecting, measuring, server, serving, training
+from penstock.commands import exporting, inspecting, keys, measuring, server, serving, training
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -105,6 +105,7 @@ app.command()(exporting.verify)
 app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
 app.command()(server.serve)
+app.add_typer(keys.app, name="keys")
 app.command()(serving.predict)
 app.command()(measuring.bench)
 app.command()(serving.health)

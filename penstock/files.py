@@ -38,13 +38,13 @@ def writing(option: str, path: Path, outcome: str) -> Iterator[None]:
         raise PenstockError(f"{option} {path}: cannot be written: {error.strerror}; {outcome}") from None
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
+def write_whole(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
     """Write a file by renaming a finished one into its place; its folder must be there."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 
+from penstock.client.access import Access, explained
 
-def ready(url: str, timeout_s: float) -> tuple[bool, str]:
+_NOBODY = Access()
+
+
+def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, str]:
     """Whether the server at `url` says it is ready, and its reason, in one line."""
     if not url.startswith(("http://", "https://")):
         return False, f"{url}: must begin with http:// or https://"
+    request = urllib.request.Request(f"{url.rstrip('/')}/v2/health/ready")  # noqa: S310
+    for name, value in access.headers.items():
+        request.add_unredirected_header(name, value)  # the key is for this server alone
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/v2/health/ready", timeout=timeout_s):  # noqa: S310
+        context = access.context if url.startswith("https://") else None
+        with urllib.request.urlopen(request, timeout=timeout_s, context=context):  # noqa: S310
             return True, f"{url}: ready"
     except urllib.error.HTTPError as error:
         return False, f"{url}: not ready: {_reason(error)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return False, f"{url}: no answer: {getattr(error, 'reason', error)}"
+        why = getattr(error, "reason", error)
+        return False, f"{url}: no answer: {explained(why) if isinstance(why, ssl.SSLError) else why}"
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -45,6 +45,7 @@ def create_app(
     beside: Beside | None = None,
     regions: Regions | None = None,
     tracer: Tracer | None = None,
+    keyed: bool = False,
     watch: Watch | None = None,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
@@ -56,6 +57,7 @@ def create_app(
         beside: starts what runs in the same event loop.
         regions: of shared memory, if another road knows them too.
         tracer: of requests, likewise.
+        keyed: whether API keys are asked for, in front of this; it stands in the description.
         watch: told of each request, likewise.
     """
     watch = watch or Watch(metrics)
@@ -80,7 +82,7 @@ def create_app(
     slow.add(app, watch.slow)
     _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
-    app.openapi = lambda: openapi.describe(app, repository)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.describe(app, repository, keyed=keyed)  # type: ignore[method-assign]
     return Wire(app, Infer(repository, watch, regions, tracer, bounds.max_body_bytes))
 
 

@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 from typing_extensions import Buffer
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from penstock.serve import records
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
-from penstock.serve.heads import Head, read_head, without_upgrade
-from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record
+from penstock.serve.gate import Gate
+from penstock.serve.heads import Head, answer_lines, read_head, without_upgrade
+from penstock.serve.rights import INFER
 from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
+_NEEDED = (INFER,)
 _END = b"\r\n\r\n"
 _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
@@ -49,13 +51,21 @@ class Connections:
     Args:
         infer: answers the requests.
         limits: what clients are given.
+        gate: of API keys, if those are asked for.
     """
 
-    def __init__(self, infer: Infer, limits: ConnectionLimits) -> None:
+    def __init__(self, infer: Infer, limits: ConnectionLimits, gate: Gate | None = None) -> None:
         self.infer = infer
         self.limits = limits
+        self._gate = gate
         # What is received goes here until it is known what it is; it is read before the next connection's is.
         self.scratch = memoryview(bytearray(MOST_HEAD))
+
+    def takes(self, head: Head) -> bool:
+        """Whether a request is to be received here; what is too long or not allowed is refused behind."""
+        if head.length > self.limits.body_bytes:
+            return False
+        return self._gate is None or self._gate.fault(head.headers.get(b"authorization"), _NEEDED) is None
 
     def __call__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         loop = _loop or asyncio.get_running_loop()
@@ -156,7 +166,7 @@ class Connection(asyncio.BufferedProtocol):
             refuse(self._transport, 431, LONG_HEAD)
             return
         head = read_head(self._waiting[:end]) if self._waiting.startswith(_PREFIX) else None
-        if head is None or head.length > self._server.limits.body_bytes:
+        if head is None or not self._server.takes(head):
             self._waiting = without_upgrade(self._waiting[:end]) + self._waiting[end:]
             self._hand_over()
             return
@@ -188,7 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("peername")
 
     async def _respond(self, head: Head, body: memoryview) -> None:
-        record = Record(headers=head.headers, peer=self._peer, road=INFER if head.version is None else VERSIONED)
+        road = records.INFER if head.version is None else records.VERSIONED
+        record = records.Record(headers=head.headers, peer=self._peer, road=road)
         try:
             status, headers, parts = await self._server.infer.answer(
                 head.name, head.version, head.headers, body, record
@@ -217,11 +228,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, status: int, headers: Mapping[str, str], parts: Sequence[Buffer], *, kept: bool) -> None:
         length = sum(map(_size, parts))
-        own = []
-        if REQUEST_ID in headers:  # whose value no other answer has
-            own = [f"{REQUEST_ID.lower()}: {headers[REQUEST_ID]}\r\n".encode()]
-            headers = {name: value for name, value in headers.items() if name != REQUEST_ID}
-        lines = [_first_lines(status, tuple(headers.items()), length, kept=kept), *own]
+        lines = [answer_lines(status, headers, length, kept=kept)]
         lines += [b"%b: %b\r\n" % line for line in self._state.default_headers]
         lines.append(b"\r\n")
         if length <= _JOINED:
@@ -277,14 +284,6 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                 return
         self._timer = self._loop.call_later(left, self._watch)
-
-
-@functools.lru_cache(256)
-def _first_lines(status: int, headers: tuple[tuple[str, str], ...], length: int, *, kept: bool) -> bytes:
-    """The head of an answer, as far as it is the same for many."""
-    named = [f"{name.lower()}: {value}\r\n" for name, value in headers]
-    named += [f"content-length: {length}\r\n", *([] if kept else ["connection: close\r\n"])]
-    return STATUS_LINE[status] + "".join(named).encode("latin-1")
 
 
 def _room(length: int, json_length: int) -> memoryview:

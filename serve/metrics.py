@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -76,6 +76,11 @@ class Metrics:
         self._seconds: dict[str, Distribution] = {}
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._ready: dict[str, bool] = {}
+        self._others: list[Callable[[], Iterable[Metric]]] = []
+
+    def include(self, others: Callable[[], Iterable[Metric]]) -> None:
+        """Write down, too, what others count, who are asked each time."""
+        self._others.append(others)
 
     def observer(self, name: str, version: int) -> ModelMetrics:
         """The metrics that one model's scheduler feeds."""
@@ -97,7 +102,8 @@ class Metrics:
     def text(self, more: Iterable[Metric] = ()) -> bytes:
         """All figures, in Prometheus' text format, and more that others have."""
         registry = CollectorRegistry()
-        registry.register(_Families([*self.collect(), *more]))
+        others = itertools.chain.from_iterable(families() for families in self._others)
+        registry.register(_Families([*self.collect(), *others, *more]))
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:

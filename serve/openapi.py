@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import answers, predict, protocol, rows
+from penstock.serve import answers, predict, protocol, rights, rows
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.tensors import BINARY_ONLY
@@ -115,11 +115,19 @@ _ERROR: dict[str, Any] = {
         }
     },
 }
+_REFUSALS = {
+    "401": {"description": "No API key, or one that is unknown or has expired."},
+    "403": {"description": "The API key lacks the right."},
+    "429": {"description": "The API key is over its rate; Retry-After says when to ask again."},
+}
 _INFER_PATHS = ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
 
 
-def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
-    """The description of `app`, with examples of the models in `repository`: bodies that they answer as they stand."""
+def describe(app: FastAPI, repository: Repository, *, keyed: bool = False) -> dict[str, Any]:
+    """The description of `app`, with examples of the models in `repository`: bodies that they answer as they stand.
+
+    With `keyed` it says which routes want an API key, and with which rights.
+    """
     schema = get_openapi(title=app.title, version=app.version, openapi_version=app.openapi_version, routes=app.routes)
     schema["paths"] |= {path: {"post": _infer(path)} for path in _INFER_PATHS}
     models = sorted(repository.models.values(), key=lambda model: model.name)
@@ -140,7 +148,20 @@ def describe(app: FastAPI, repository: Repository) -> dict[str, Any]:
             continue
         named = next(parameter for parameter in operation["parameters"] if parameter["name"] == "name")
         named["examples"] = {model.name: {"value": model.name} for model in models}
+    if keyed:
+        _ask_for_keys(schema)
     return schema
+
+
+def _ask_for_keys(schema: dict[str, Any]) -> None:
+    bearer = {"type": "http", "scheme": "bearer", "description": "An API key, of `penstock keys add`."}
+    schema["components"] = {"securitySchemes": {"key": bearer}}
+    for path, item in schema["paths"].items():
+        needed = rights.of_path(path)
+        for operation in item.values():
+            # Any one right of them is enough.
+            operation["security"] = [] if needed is None else [{"key": [right]} for right in needed]
+            operation["responses"] |= {} if needed is None else _REFUSALS
 
 
 def _infer(path: str) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock.serve import calls, control, messages, payloads
+from penstock.serve import calls, control, messages, payloads, rpcguard
+from penstock.serve.access import Access
 from penstock.serve.errors import RequestError
+from penstock.serve.gate import Gate, Refused
 from penstock.serve.model import Model
 from penstock.serve.records import CALL, REQUEST_ID, STREAM, Record
 from penstock.serve.repository import Repository
@@ -33,8 +35,11 @@ _ID = REQUEST_ID.lower()
 class Service:
     """The service's methods; each takes a request message and answers with another."""
 
-    def __init__(self, repository: Repository, regions: Regions, tracer: Tracer, watch: Watch) -> None:
+    def __init__(
+        self, repository: Repository, regions: Regions, tracer: Tracer, watch: Watch, gate: Gate | None = None
+    ) -> None:
         self._repository, self._regions, self._tracer, self._watch = repository, regions, tracer, watch
+        self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -176,8 +181,10 @@ class Service:
         record = calls.recorded(STREAM, context)
         record.id, record.sent_id = "", False  # an id of the stream's is none of its requests'
         try:
+            if self._admit is not None:
+                self._admit(context)
             return await self._watched(request, context, record), ""
-        except calls.Failed as failed:
+        except (calls.Failed, Refused) as failed:
             # As Triton has it: whose failure it is stands in the answer beside it.
             answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
             if failed.status >= 500:
@@ -189,7 +196,7 @@ class Service:
 
 
 async def start(
-    service: Service, repository: Repository, address: str, most_bytes: int
+    service: Service, repository: Repository, address: str, most_bytes: int, access: Access
 ) -> Callable[[float], Awaitable[None]]:
     """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
 
@@ -198,13 +205,15 @@ async def start(
         repository: the models, whose health is told.
         address: HOST:PORT.
         most_bytes: the largest message taken.
+        access: who may call, and by which certificate.
     """
     options = [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.aio.server(options=options)
+    guards = None if access.gate is None else [rpcguard.Guard(access.gate)]
+    server = grpc.aio.server(interceptors=guards, options=options)
     handlers = {name: _unary(getattr(service, name), name) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
@@ -216,7 +225,10 @@ async def start(
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Pools())
-    server.add_insecure_port(address)
+    if access.certificates is None:
+        server.add_insecure_port(address)
+    else:
+        server.add_secure_port(address, access.certificates.rpc_credentials())
     await server.start()
 
     async def stop(within_s: float) -> None:

@@ -19,8 +19,10 @@ import uvicorn
 
 from penstock.errors import PenstockError
 from penstock.serve import logs, telemetry, threads
+from penstock.serve.access import Access, AccessFiles
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
+from penstock.serve.guard import Guard
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
@@ -48,7 +50,7 @@ class Settings:
 
     `trace_file` is where the protocol's trace extension writes. `log_format` is one of `logs.FORMATS`, and
     `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
-    requests are sent to a collector; None: as the environment says.
+    requests are sent to a collector; None: as the environment says. `access` says who may come.
     """
 
     address: Address = field(default_factory=Address)
@@ -59,18 +61,21 @@ class Settings:
     log_format: str = "text"
     log_requests: str = "failed"
     otel: bool | None = None
+    access: AccessFiles = field(default_factory=AccessFiles)
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
     """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
 
     Raises:
-        PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
+        PenstockError: no model can be served, the address is taken, the trace file cannot be written, or the keys or
+            the certificate cannot be read.
     """
     logs.set_up(settings.log_format)
     say, requests = logs.saying(say, settings.log_format), request_log(settings.log_requests)
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
+    access = Access(settings.access)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port, telemetry.opened(settings.otel) as spans:
         watch = Watch(metrics, tuple(told for told in (spans, requests) if told is not None))
@@ -83,12 +88,17 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         state = "listening, but not ready," if repository.problems else "ready"
         beside = None
         if grpc_port is not None:
-            service = _rpc().Service(repository, regions, tracer, watch)
-            beside = _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds)
-        app = create_app(repository, metrics, bounds, beside, regions, tracer, watch)
+            service = _rpc().Service(repository, regions, tracer, watch, access.gate)
+            beside = _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access)
+        gate = access.gate
+        app = create_app(
+            repository, metrics, bounds, access.beside(beside), regions, tracer, keyed=gate is not None, watch=watch
+        )
+        if gate is not None:
+            metrics.include(gate.families)
         config = uvicorn.Config(
-            app,
-            http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
+            app if gate is None else Guard(app, gate),
+            http=Connections(app.infer, settings.connections, gate),  # type: ignore[arg-type] # called, as a class would be
             log_config=None,
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
@@ -100,6 +110,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
             # No request is waited for longer than its own limit.
             timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )
+        if access.certificates is not None:
+            config.load()  # which makes a context of its own settings, that is none
+            config.ssl = access.certificates.context
         server = uvicorn.Server(config)
         # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
         # nothing left to end, and one that is told to stop before it has begun stops too.
@@ -108,7 +121,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
         first = next(iter(repository.models))
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
-        say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
+        for warning in access.warnings(host):
+            say(f"warning: {warning}")
+        say(f"{state} at {access.scheme}://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])
     if threads.any_stuck():
         logging.shutdown()
@@ -162,11 +177,13 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
         yield _Kept(held)
 
 
-def _beside(service: Any, repository: Repository, address: str, bounds: Bounds) -> Beside:
+def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, access: Access) -> Beside:
     rpc = _rpc()
 
     async def start() -> Callable[[float], Awaitable[None]]:
-        stop: Callable[[float], Awaitable[None]] = await rpc.start(service, repository, address, bounds.max_body_bytes)
+        stop: Callable[[float], Awaitable[None]] = await rpc.start(
+            service, repository, address, bounds.max_body_bytes, access
+        )
         return stop
 
     return start

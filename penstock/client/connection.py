@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from penstock.client.access import Access, explained
 from penstock.errors import PenstockError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
+# What is busy, and what wants to be asked less often.
+_LATER = (503, 429)
+_NOBODY = Access()
 _LOST = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError, http.client.HTTPException)
 
 
@@ -96,14 +100,14 @@ def place(url: str) -> Place:
 class Server:
     """A server, with one open connection for each thread that asks it; `close` ends what is under way."""
 
-    def __init__(self, where: Place, patience: Patience) -> None:
-        self.where, self._patience = where, patience
+    def __init__(self, where: Place, patience: Patience, access: Access = _NOBODY) -> None:
+        self.where, self._patience, self._access = where, patience, access
         self._held = threading.local()
         self._open: set[http.client.HTTPConnection] = set()
         self._closed = threading.Event()
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
-        """One answer; a refused connection, a broken one and a 503 are tried again, after as long as the server says.
+        """One answer; a refused connection, a broken one, a 503 and a 429 are tried again, as late as the server says.
 
         Raises:
             Unreachable: nobody is there. Unanswered: there is no answer to this.
@@ -122,11 +126,11 @@ class Server:
             except TimeoutError:
                 raise Unanswered(f"no answer within {self._patience.timeout_s:g} s (--timeout)") from None
             except (socket.gaierror, ssl.SSLError, OSError) as error:
-                raise Unreachable(f"{self.where}: {error.strerror or error}") from None
+                raise Unreachable(f"{self.where}: {explained(error)}") from None
             else:
                 asked = _retry_after_s(answer)
                 pause = pause if asked is None else asked
-                if answer.status != 503 or last or pause > self._patience.timeout_s:
+                if answer.status not in _LATER or last or pause > self._patience.timeout_s:
                     return answer
             self._closed.wait(pause)
         raise AssertionError("the last attempt returns or raises")
@@ -144,7 +148,9 @@ class Server:
     def _connected(self) -> http.client.HTTPConnection:
         where, timeout_s = self.where, self._patience.timeout_s
         if where.secure:
-            made: http.client.HTTPConnection = http.client.HTTPSConnection(where.host, where.port, timeout=timeout_s)
+            made: http.client.HTTPConnection = http.client.HTTPSConnection(
+                where.host, where.port, timeout=timeout_s, context=self._access.context
+            )
         else:
             made = http.client.HTTPConnection(where.host, where.port, timeout=timeout_s)
         made.connect()
@@ -159,7 +165,7 @@ class Server:
             with suppress(
                 BrokenPipeError, ConnectionResetError
             ):  # refused before all of it was sent: the answer is there
-                connection.request(method, self.where.path + path, body, dict(headers))
+                connection.request(method, self.where.path + path, body, {**self._access.headers, **headers})
             response = connection.getresponse()
             answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         except BaseException:

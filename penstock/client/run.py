@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from penstock.client import results
+from penstock.client.access import Access
 from penstock.client.connection import (
     Broken,
     Patience,
@@ -36,7 +37,10 @@ _FATAL = (401, 403, 404, 405)
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the command line asks for; `csv` and `output` are where to write a table, and class maps."""
+    """What the command line asks for; `csv` and `output` are where to write a table, and class maps.
+
+    `access` is what lets it in.
+    """
 
     model: str | None = None
     top_k: int = 1
@@ -46,6 +50,7 @@ class Wishes:
     csv: Path | None = None
     json: bool = False
     output: Path | None = None
+    access: Access = field(default_factory=Access)
 
 
 def predict(url: str, words: Sequence[str], wishes: Wishes, complain: Say) -> int:
@@ -61,7 +66,7 @@ def predict(url: str, words: Sequence[str], wishes: Wishes, complain: Say) -> in
         PenstockError: there is no such file, server or model, or what was asked for cannot be written.
     """
     files, done = sources(words), 0
-    server, desk = Server(place(url), wishes.patience), _Desk(wishes, complain)
+    server, desk = Server(place(url), wishes.patience, wishes.access), _Desk(wishes, complain)
     try:
         model = model_of(server, wishes.model)
         sent = parcels(files, wishes.batch, inputs_of(server, model))

@@ -16,6 +16,7 @@ from penstock.commands.terminal import say
 _where = functools.partial(typer.Option, rich_help_panel="Where it listens")
 _running = functools.partial(typer.Option, rich_help_panel="How models run")
 _clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
+_access = functools.partial(typer.Option, rich_help_panel="Who may come")
 _watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
 
 
@@ -69,6 +70,17 @@ def serve(
     allow_shared_memory: Annotated[
         bool, _clients("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
     ] = False,
+    keys: Annotated[
+        Path | None,
+        _access(
+            metavar="FILE", help="API keys, as penstock keys add makes them; read anew when it changes, or at SIGHUP."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        _access(metavar="FILE", help="Certificate in PEM, with its chain, for HTTPS and gRPC; read anew likewise."),
+    ] = None,
+    tls_key: Annotated[Path | None, _access(metavar="FILE", help="Its private key in PEM, not encrypted.")] = None,
     trace_file: Annotated[
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
@@ -100,6 +112,7 @@ def serve(
     model_module = import_stage("penstock.serve.model", "serve")
     server = import_stage("penstock.serve.server", "serve")
     connections = import_stage("penstock.serve.connection", "serve")
+    access = import_stage("penstock.serve.access", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -118,5 +131,6 @@ def serve(
         log_format,
         log_requests,
         otel,
+        access.AccessFiles(keys, tls_cert, tls_key),
     )
     server.serve(paths, settings, say)

@@ -11,6 +11,17 @@ import typer
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 
+_KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file", metavar="FILE", help="File with the API key; default: PENSTOCK_API_KEY's, if it is set."
+    ),
+]
+_Ca = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", help="Certificates in PEM to trust over https; default: the system's."),
+]
+
 
 def predict(
     url: Annotated[str, typer.Argument(help="The server, or its /predict/MODEL.")],
@@ -35,6 +46,8 @@ def predict(
         int, typer.Option(min=0, max=1000, help="How often to ask again a server that is busy, or not there yet.")
     ] = 5,
     timeout: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for one answer.")] = 60.0,
+    key_file: _KeyFile = None,
+    ca: _Ca = None,
 ) -> None:
     """Send files to a server, and print what it answers, in the order of the files.
 
@@ -46,9 +59,11 @@ def predict(
     `penstock predict http://127.0.0.1:8000 samples.npz --top-k 3 --json`
     """
     from penstock.client import run
+    from penstock.client.access import access
     from penstock.client.connection import Patience
 
-    wishes = run.Wishes(model, top_k, batch, concurrency, Patience(retries, timeout), csv, json, output)
+    patience, let_in = Patience(retries, timeout), access(key_file, ca)
+    wishes = run.Wishes(model, top_k, batch, concurrency, patience, csv, json, output, let_in)
     if run.predict(url, files, wishes, lambda line: print(line, file=sys.stderr, flush=True)):
         raise typer.Exit(1)
 
@@ -56,14 +71,17 @@ def predict(
 def health(
     url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
     timeout_s: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds to wait for it.")] = 3.0,
+    key_file: _KeyFile = None,
+    ca: _Ca = None,
 ) -> None:
     """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
 
     Example: `penstock health http://127.0.0.1:8000`
     """
     from penstock import health as health_check
+    from penstock.client.access import access
 
-    ready, why = health_check.ready(url, timeout_s)
+    ready, why = health_check.ready(url, timeout_s, access(key_file, ca))
     say(why)
     if not ready:
         raise typer.Exit(1)
@@ -76,7 +94,9 @@ def check(
     ] = None,
     grpc: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of its gRPC; default: the port after URL's, if the same server is there."),
+        typer.Option(
+            help="HOST:PORT of its gRPC, over TLS where URL is https; default: the port after URL's, if it is there."
+        ),
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="Write the verdicts to this file, as JUnit XML.")] = None,
     timeout_s: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds for one answer.")] = 20.0,
@@ -86,6 +106,8 @@ def check(
     reload: Annotated[
         bool, typer.Option("--reload", help="Also unload the model and load it again; its clients miss it meanwhile.")
     ] = False,
+    key_file: _KeyFile = None,
+    ca: _Ca = None,
 ) -> None:
     """Try a live server against the Open Inference Protocol, by extension, and with requests that nobody should send.
 
@@ -96,7 +118,10 @@ def check(
     """
     conformance = import_stage("penstock.serve.conformance.run", "serve")
     connection = import_stage("penstock.serve.conformance.connection", "serve")
-    target = connection.connect(url, model, timeout_s, grpc, reload=reload, headers=header or [])
+    from penstock.client.access import access
+
+    let_in = access(key_file, ca)
+    target = connection.connect(url, model, timeout_s, grpc, reload=reload, headers=header or [], access=let_in)
     verdicts = list(conformance.run(target))
     if junit is not None:
         conformance.write_junit(verdicts, url, junit)

@@ -39,10 +39,15 @@ class Reply:
 
 
 class Calls:
-    """Calls to one address, each on a connection of its own: one that is broken harms no other."""
+    """Calls to one address, each on a connection of its own: one that is broken harms no other.
 
-    def __init__(self, address: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> None:
-        self.address, self.timeout_s = address, timeout_s
+    With `roots`, certificates in PEM that are trusted, over TLS; none of them, b"", stands for gRPC's own.
+    """
+
+    def __init__(
+        self, address: str, timeout_s: float, headers: Mapping[str, str] | None = None, roots: bytes | None = None
+    ) -> None:
+        self.address, self.timeout_s, self._roots = address, timeout_s, roots
         self._headers = tuple((headers or {}).items())
 
     @staticmethod
@@ -113,7 +118,9 @@ class Calls:
         return found
 
     def channel(self) -> Any:
-        return grpc.insecure_channel(self.address, _OPTIONS)
+        if self._roots is None:
+            return grpc.insecure_channel(self.address, _OPTIONS)
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(self._roots or None), _OPTIONS)
 
     def infer(self, t: Target, change: Callable[[Any], None] | None = None, timeout_s: float | None = None) -> Reply:
         """Ask for inference with the model's request, changed."""
@@ -143,5 +150,7 @@ def _as_it_is(data: bytes) -> bytes:
 
 def _ended(error: Any) -> Reply:
     if error.code().name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-        raise Skipped(f"the server ends it in {error.code().name}; what it wants to see goes in --header")
+        raise Skipped(
+            f"the server ends it in {error.code().name}; what it wants to see goes in PENSTOCK_API_KEY or --header"
+        )
     return Reply(error.code().name, str(error.details() or ""))

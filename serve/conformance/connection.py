@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+from penstock.client.access import Access
 from penstock.errors import PenstockError
 from penstock.serve.conformance.target import NUMPY, Answer, Failed, Skipped, Target
 
 # How long gRPC is looked for where nobody said that it is there.
 _LOOK_S = 3.0
+_NOBODY = Access()
 
 
 def connect(
@@ -22,6 +24,7 @@ def connect(
     *,
     reload: bool = False,
     headers: Iterable[str] = (),
+    access: Access = _NOBODY,
 ) -> Target:
     """The target at a URL, with a model to try things on: the one that is named, else the first that fits.
 
@@ -32,12 +35,14 @@ def connect(
         grpc: HOST:PORT of its gRPC; None looks at the port after HTTP's whether the same server is there.
         reload: whether the model may be unloaded for a moment.
         headers: `NAME: VALUE` of what goes with every request, over HTTP and gRPC.
+        access: the API key that goes with them too, and whose certificate is trusted.
 
     Raises:
         PenstockError: nobody answers there, or no model of it takes numbers alone.
     """
     address = url if "://" in url else f"http://{url}"
-    target = Target(address, timeout_s, reload=reload, headers=dict(_header(text) for text in headers))
+    given = dict(_header(text) for text in headers)
+    target = Target(address, timeout_s, reload=reload, headers={**access.headers, **given}, access=access)
     _see_address(target)
     try:
         target.server = dict(target.ask("GET", "/v2").json)
@@ -94,19 +99,21 @@ def _fits(target: Target, name: str) -> bool:
 def _find_grpc(target: Target, address: str | None) -> None:
     from penstock.serve.conformance.calls import Calls
 
+    secure = target.parts.scheme == "https"
+    roots = (target.access.roots or b"") if secure else None
     if address is not None:
-        calls = Calls(address, target.timeout_s, target.headers)
+        calls = Calls(address, target.timeout_s, target.headers, roots)
         reply = calls.ask("ServerLive")
         if reply.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
             raise PenstockError(f"--grpc {address}: nobody answers there: {reply.details[:200]}")
         target.calls = calls
         return
-    port = (target.parts.port or 80) + 1
+    port = (target.parts.port or (443 if secure else 80)) + 1
     host = target.parts.hostname or ""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    reply = Calls(address, _LOOK_S, target.headers).ask("ServerMetadata")
+    reply = Calls(address, _LOOK_S, target.headers, roots).ask("ServerMetadata")
     if reply.code == "OK" and _is_same(target.server, reply.message):
-        target.calls = Calls(address, target.timeout_s, target.headers)
+        target.calls = Calls(address, target.timeout_s, target.headers, roots)
     else:
         target.no_calls = f"no gRPC of this server at {address}; say where with --grpc HOST:PORT"
 

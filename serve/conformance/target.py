@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import numpy as np
 
+from penstock.client.access import Access, explained
 from penstock.signature import V2_DTYPES
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Target:
     """A server, and one of its models with an input that it takes: one row, ones.
 
     `calls` is its gRPC side, or None, and `no_calls` says why there is none. `reload` allows the model to be unloaded;
-    `headers` go with every request.
+    `headers` go with every request; `access` says whose certificate is trusted.
     """
 
     url: str
@@ -76,6 +78,7 @@ class Target:
     no_calls: str = "no gRPC address is given"
     reload: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+    access: Access = field(default_factory=Access)
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -101,8 +104,12 @@ class Target:
             Failed: no whole answer to one of them comes in time.
             Skipped: the server keeps one of them for those whom it knows.
         """
-        kind = http.client.HTTPSConnection if self.parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self.parts.hostname or "", self.parts.port, timeout=self.timeout_s)
+        host, port, timeout_s = self.parts.hostname or "", self.parts.port, self.timeout_s
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self.access.context)
+            if self.parts.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=timeout_s)
+        )
         try:
             return [self._asked(connection, request) for request in requests]
         finally:
@@ -120,10 +127,12 @@ class Target:
                 if response.length:
                     raise Failed(f"breaks its answer off, {response.length} bytes before its end")
                 if response.status in (401, 403):
-                    raise Skipped(f"the server answers {response.status}; what it wants to see goes in --header")
+                    wanted = "what it wants to see goes in PENSTOCK_API_KEY or --header"
+                    raise Skipped(f"the server answers {response.status}; {wanted}")
                 return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
         except (OSError, http.client.HTTPException) as error:
-            raise Failed(f"does not answer: {type(error).__name__}: {error}") from None
+            why = explained(error) if isinstance(error, ssl.SSLError) else error
+            raise Failed(f"does not answer: {type(error).__name__}: {why}") from None
 
     @property
     def model(self) -> str:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -61,6 +62,7 @@ class Server:
     log_path: Path
     lines: list[str] = field(default_factory=list)
     refused_at_first: bool = False
+    trusts: ssl.SSLContext | None = None
 
     @property
     def netloc(self) -> str:
@@ -75,6 +77,8 @@ class Server:
         return self.log_path.read_text()
 
     def connect(self, timeout_s: float = 30) -> http.client.HTTPConnection:
+        if self.trusts is not None:
+            return http.client.HTTPSConnection(self.netloc, timeout=timeout_s, context=self.trusts)
         return http.client.HTTPConnection(self.netloc, timeout=timeout_s)
 
     def ask(
@@ -143,7 +147,12 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
     """
     started: list[Server] = []
 
-    def start(*arguments: str | Path, environment: Mapping[str, str] | None = None, settle: bool = True) -> Server:
+    def start(
+        *arguments: str | Path,
+        environment: Mapping[str, str] | None = None,
+        settle: bool = True,
+        trusts: ssl.SSLContext | None = None,
+    ) -> Server:
         folder = tmp_path_factory.mktemp("server")
         log_path = folder / "stderr.txt"
         command = [sys.executable, "-m", "penstock", "serve", *map(str, arguments), "--port", "0"]
@@ -156,13 +165,13 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
                 cwd=folder,
                 env=_environment(environment),
             )
-        server = Server(process, "", log_path)
+        server = Server(process, "", log_path, trusts=trusts)
         started.append(server)
         assert process.stdout is not None
         for line in process.stdout:
             server.lines.append(line.rstrip("\n"))
-            if "http://" in line:
-                server.url = next(word for word in line.split() if word.startswith("http://"))
+            if found := [word for word in line.split() if word.startswith(("http://", "https://"))]:
+                server.url = found[0]
                 break
         assert server.url, f"the server did not start: {server.lines} {server.log}"
         if settle:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead
+from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
 from penstock.serve.scheduler import Scheduler
 from tests.serve.test_gpus import FakeNvml
@@ -65,6 +66,7 @@ def test_the_page_on_observability_names_every_metric(server: Server, monkeypatc
     server.ask("POST", f"/v2/models/{NAME}/infer", {})
     exposed = {line.split()[2] for line in server.ask("GET", "/metrics").body.decode().splitlines() if "# HELP" in line}
     exposed |= {metric.name for metric in asyncio.run(Gpus().families())}
+    exposed |= {f"{metric.name}_total" for metric in Gate([]).families()}  # as it is written down
     assert {"penstock_requests_total", "nv_inference_count", "process_open_fds", "nv_gpu_power_usage"} <= exposed
     page = (Path(__file__).parents[2] / "docs/observability.md").read_text()
     named = {

@@ -1,0 +1,121 @@
+"""penstock's own clients, let in by a key to a server that they trust."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock import cli
+from tests.serve.conftest import write_fake_artifact
+from tests.serve.test_access import add
+from tests.serve.test_certificates import issued
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import Server, StartServer
+
+Run = Callable[..., Result]
+
+
+@dataclass
+class Closed:
+    """A server that asks for keys and speaks TLS; the file of its authority, and its keys."""
+
+    server: Server
+    ca: Path
+    every: str
+    infer: str
+    metrics: str
+
+    @property
+    def grpc(self) -> str:
+        return re.findall(r"gRPC at (\S+)", "\n".join(self.server.lines))[0]
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Closed:
+    folder = tmp_path_factory.mktemp("closed")
+    write_fake_artifact(folder / "models", "pair")
+    pair, file = issued(folder), folder / "keys.json"
+    (folder / "ca.pem").write_bytes(pair.root)
+    names = ("infer", "repository", "shared-memory", "metrics")
+    held = [add(file, "every", *names), add(file, "infer"), add(file, "metrics", "metrics")]
+    options: Any = ("--keys", file, "--tls-cert", pair.cert, "--tls-key", pair.key)
+    return Closed(start_server(folder / "models", *options, trusts=pair.trusts), folder / "ca.pem", *held)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    def ran(*words: str | Path, key: str | None = None) -> Result:
+        monkeypatch.delenv("PENSTOCK_API_KEY", raising=False)
+        if key is not None:
+            monkeypatch.setenv("PENSTOCK_API_KEY", key)
+        return CliRunner().invoke(cli.app, [str(word) for word in words])
+
+    return ran
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    path = tmp_path / "request.json"
+    path.write_text('{"inputs": {"ids": [[1, 2]], "weight": [1]}}')
+    return path
+
+
+def test_health_needs_no_key_but_trust(closed: Closed, run: Run) -> None:
+    assert run("health", closed.server.url, "--ca", closed.ca).exit_code == 0
+    assert run("health", closed.server.url, "--ca", closed.ca, key=closed.infer).exit_code == 0
+    untrusted = run("health", closed.server.url)
+    assert untrusted.exit_code == 1
+    assert "its certificate is not trusted" in untrusted.output
+    assert "--ca" in untrusted.output
+
+
+def test_predict_is_let_in_by_a_key_of_the_environment_or_a_file(
+    closed: Closed, run: Run, request_file: Path, tmp_path: Path
+) -> None:
+    words = ("predict", closed.server.url, request_file, "--ca", closed.ca, "--json")
+    answered = run(*words, key=closed.infer)
+    assert answered.exit_code == 0, answered.output
+    assert '"total"' in answered.output
+    (tmp_path / "key").write_text(closed.infer + "\n")
+    assert run(*words, "--key-file", tmp_path / "key").exit_code == 0
+
+
+@pytest.mark.parametrize(("key", "why"), [(None, "an API key is needed"), ("nobody", "the API key is unknown")])
+def test_predict_says_why_it_is_not_let_in(
+    closed: Closed, run: Run, request_file: Path, key: str | None, why: str
+) -> None:
+    refused = run("predict", closed.server.url, request_file, "--ca", closed.ca, key=key)
+    assert why in str(refused.exception)
+
+
+def test_predict_waits_where_it_asks_too_often(tmp_path: Path, start_server: StartServer, run: Run) -> None:
+    write_fake_artifact(tmp_path / "models", "pair")
+    key = add(tmp_path / "keys.json", "few", rate=4, burst=3)
+    server = start_server(tmp_path / "models", "--keys", tmp_path / "keys.json")
+    files = [tmp_path / f"{number}.json" for number in range(4)]
+    for file in files:
+        file.write_text('{"inputs": {"ids": [[1, 2]], "weight": [1]}}')
+    done = run("predict", server.url, *files, "--json", key=key)  # two more ask for the model and its inputs
+    server.stop()
+    assert done.exit_code == 0, done.output
+    assert "4 answered, 0 failed" in done.output
+
+
+def test_every_check_passes_with_a_key_that_has_every_right(closed: Closed, run: Run) -> None:
+    done = run("check", closed.server.url, "--grpc", closed.grpc, "--ca", closed.ca, key=closed.every)
+    assert done.exit_code == 0, done.output
+    assert ", 0 failed" in done.output.splitlines()[-1]
+    assert "and gRPC at" in done.output
+    assert int(re.findall(r"(\d+) of \d+ checks passed", done.output)[0]) > 100
+
+
+def test_check_says_what_it_lacks(closed: Closed, run: Run) -> None:
+    without = run("check", closed.server.url, "--ca", closed.ca)
+    assert "the server answers 401; what it wants to see goes in PENSTOCK_API_KEY" in str(without.exception)
