@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,16 +16,18 @@ from starlette.requests import ClientDisconnect
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.serve import answers, bodies, control, openapi, tritonmetrics
+from penstock.serve import answers, bodies, control, gauges, openapi, slow, tritonmetrics
 from penstock.serve.errors import RequestError
+from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
 from penstock.serve.predict import Bounds
+from penstock.serve.records import PREDICT, REQUEST_ID, Record
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 from penstock.serve.wire import Infer, Wire, refused
 
 # It warns of each bad body; the client is told, and could fill the log with it.
@@ -46,18 +47,21 @@ def create_app(
     regions: Regions | None = None,
     tracer: Tracer | None = None,
     keyed: bool = False,
+    watch: Watch | None = None,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
 
     Args:
         repository: the models.
-        metrics: told of each answer.
+        metrics: what `/metrics` tells.
         bounds: on what a request may bring.
         beside: starts what runs in the same event loop.
         regions: of shared memory, if another road knows them too.
         tracer: of requests, likewise.
         keyed: whether API keys are asked for, in front of this; it stands in the description.
+        watch: told of each request, likewise.
     """
+    watch = watch or Watch(metrics)
     regions, tracer = regions or Regions(bounds.shared_memory), tracer or Tracer()
 
     @asynccontextmanager
@@ -76,24 +80,34 @@ def create_app(
     _add_errors(app)
     _add_health(app, repository, metrics)
     control.add(app, repository, _reply, regions, tracer)
-    _add_predict(app, repository, metrics, bounds)
+    slow.add(app, watch.slow)
+    _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository, keyed=keyed)  # type: ignore[method-assign]
-    return Wire(app, Infer(repository, metrics, regions, tracer, bounds.max_body_bytes))
+    return Wire(app, Infer(repository, watch, regions, tracer, bounds.max_body_bytes))
 
 
 def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 
-def _error(error: Exception) -> Response:
-    status, headers, parts = refused(error)
+def _error(error: Exception, record: Record | None = None) -> Response:
+    status, headers, parts = refused(error, record)
     return Response(b"".join(parts), status, headers)
+
+
+def _quoting(response: Response, record: Record) -> Response:
+    """The answer with the request's id, where that is quoted."""
+    record.status = response.status_code
+    if record.quoted:
+        response.headers[REQUEST_ID] = record.name()
+    return response
 
 
 def _add_errors(app: FastAPI) -> None:
     async def known(request: Request, error: Exception) -> Response:
-        return _error(error)
+        record = Record(headers=dict(request.scope["headers"]))
+        return _quoting(_error(error, record), record)
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -111,6 +125,8 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
+    gpus = Gpus()
+
     @app.head("/v2/health/live", include_in_schema=False)
     @app.get("/v2/health/live", tags=["health"])
     async def live() -> Response:
@@ -132,17 +148,21 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
             (name, model.version, model.statistics, model.scheduler.pending_items)
             for name, model in repository.models.items()
         )
-        return Response(
-            metrics.text([*of_triton, *repository.families()]), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        more = [
+            *of_triton,
+            *repository.families(),
+            *gauges.families(repository.models.values()),
+            *await gpus.families(),
+        ]
+        return Response(metrics.text(more), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds: Bounds) -> None:
+def _add_predict(app: FastAPI, repository: Repository, watch: Watch, bounds: Bounds) -> None:
     @app.post("/predict/{name}", tags=["inference"], openapi_extra=openapi.PREDICT)
     async def predict_route(request: Request, name: str) -> Response:
-        async def work() -> Response:
-            times = Times()
+        async def work(times: Record) -> Response:
             model = repository.find(name)
+            times.found(model.version, None)
             top_k = _top_k(request)
             inputs = await bodies.read_inputs(request, model, bounds, times)
             form = answers.wanted(model, ", ".join(request.headers.getlist("accept")), inputs)
@@ -151,31 +171,31 @@ def _add_predict(app: FastAPI, repository: Repository, metrics: Metrics, bounds:
             except Closed:  # another version took its place while the request was read
                 if repository.find(name).scheduler.closed:
                     raise
-                return await work()
+                return await work(times)
             content, headers = await answers.encode(model, outputs, form, top_k, times)
             if repository.shadows is not None:
                 repository.shadows.offer(name, model, None, inputs, outputs)
             return Response(content, headers=headers)
 
-        return await _counted(name, repository, metrics, work)
+        return await _counted(name, repository, watch, request, work)
 
 
 async def _counted(
-    name: str, repository: Repository, metrics: Metrics, work: Callable[[], Awaitable[Response]]
+    name: str, repository: Repository, watch: Watch, request: Request, work: Callable[[Record], Awaitable[Response]]
 ) -> Response:
     """Answer, and count the answer, failures too; only declared models get a label of their own."""
-    started = time.perf_counter()
+    record = Record(road=PREDICT, headers=dict(request.scope["headers"]), peer=lambda: request.client)
     label = repository.label(name)
     try:
-        response = await work()
+        response = await work(record)
     except ClientDisconnect:
         response = _reply({"error": "the client went away before its request was whole"}, 499)
     except HTTPException as error:
         response = _error(RequestError(error.detail, error.status_code))
     except Exception as error:
-        response = _error(error)
-    metrics.answered(label, response.status_code, time.perf_counter() - started)
-    return response
+        response = _error(error, record)
+    watch.ended(record, label, response.status_code)
+    return _quoting(response, record)
 
 
 def _top_k(request: Request) -> int:

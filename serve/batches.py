@@ -36,6 +36,9 @@ class Item:
 
 # From this priority on an item gives way: it leaves the queue where there is no room for another.
 LAST = 2**31
+# Why a batch was closed: it is full; what else waits is of another key; one of its items met an idle instance; its
+# items had waited as long as they may; an instance fell free, and they may not wait. Or it was shared among instances.
+REASONS = ("full", "key", "idle", "delay", "free", "shared")
 
 
 def order(item: Item) -> tuple[int, int]:
@@ -45,10 +48,11 @@ def order(item: Item) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What to run now (nothing, if empty), or else when to look again."""
+    """What to run now (nothing, if empty) and why already, one of `REASONS`; or else when to look again."""
 
     items: tuple[Item, ...] = ()
     look_again: float | None = None
+    reason: str = ""
 
 
 def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float = 0.0) -> Choice:
@@ -64,8 +68,13 @@ def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float
     for key in dict.fromkeys(item.key for item in queue):
         items, full = _gather([item for item in queue if item.key == key], max_batch)
         due = min(item.arrived for item in items) + max_delay_s
-        if full or any(item.urgent for item in items) or now >= due:
-            return Choice(tuple(items))
+        urgent = any(item.urgent for item in items)
+        if full or urgent or now >= due:
+            alike = len(items) == len(queue)
+            reason = (
+                "full" if full else "key" if not alike else "idle" if urgent else "delay" if max_delay_s else "free"
+            )
+            return Choice(tuple(items), reason=reason)
         postponed.append(due)
     return Choice(look_again=min(postponed, default=None))
 

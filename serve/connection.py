@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from typing_extensions import Buffer
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from penstock.serve import records
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
 from penstock.serve.gate import Gate
-from penstock.serve.heads import Head, read_head, without_upgrade
+from penstock.serve.heads import Head, answer_lines, read_head, without_upgrade
 from penstock.serve.rights import INFER
 from penstock.serve.wire import Infer, refused
 
@@ -194,9 +194,16 @@ class Connection(asyncio.BufferedProtocol):
         # Not by the task itself: one that is cancelled before it begins does nothing.
         self._task.add_done_callback(self._state.tasks.discard)
 
+    def _peer(self) -> Any:
+        return self._transport.get_extra_info("peername")
+
     async def _respond(self, head: Head, body: memoryview) -> None:
+        road = records.INFER if head.version is None else records.VERSIONED
+        record = records.Record(headers=head.headers, peer=self._peer, road=road)
         try:
-            status, headers, parts = await self._server.infer.answer(head.name, head.version, head.headers, body)
+            status, headers, parts = await self._server.infer.answer(
+                head.name, head.version, head.headers, body, record
+            )
         except Exception as error:  # an answer there must be, or the next would be taken for it
             status, headers, parts = refused(error)
         finally:
@@ -221,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, status: int, headers: Mapping[str, str], parts: Sequence[Buffer], *, kept: bool) -> None:
         length = sum(map(_size, parts))
-        lines = [_first_lines(status, tuple(headers.items()), length, kept=kept)]
+        lines = [answer_lines(status, headers, length, kept=kept)]
         lines += [b"%b: %b\r\n" % line for line in self._state.default_headers]
         lines.append(b"\r\n")
         if length <= _JOINED:
@@ -277,14 +284,6 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                 return
         self._timer = self._loop.call_later(left, self._watch)
-
-
-@functools.lru_cache(256)
-def _first_lines(status: int, headers: tuple[tuple[str, str], ...], length: int, *, kept: bool) -> bytes:
-    """The head of an answer, as far as it is the same for many."""
-    named = [f"{name.lower()}: {value}\r\n" for name, value in headers]
-    named += [f"content-length: {length}\r\n", *([] if kept else ["connection: close\r\n"])]
-    return STATUS_LINE[status] + "".join(named).encode("latin-1")
 
 
 def _room(length: int, json_length: int) -> memoryview:

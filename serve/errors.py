@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
@@ -34,14 +35,18 @@ _STATUS: dict[type[PenstockError], int] = {
 }
 
 
-def explained(error: Exception) -> tuple[int, str]:
-    """HTTP's status for a failure, and what the caller is told; what nobody expected is told to the log alone."""
+def explained(error: Exception, name: Callable[[], str] | None = None) -> tuple[int, str]:
+    """HTTP's status for a failure, and what the caller is told; what nobody expected is told to the log alone.
+
+    `name` gives the request's id, for the log.
+    """
     if isinstance(error, Hung):
         error = RequestError(f"the model's runner hangs: {error}; it is being replaced", 503)
     elif isinstance(error, InstanceDead):
         error = RequestError("the model's runner died over this request; it is being restarted", 503)
     status = error.status if isinstance(error, RequestError) else _STATUS.get(type(error), 500)  # type: ignore[arg-type]
     if status >= 500 and not isinstance(error, PenstockError):
-        log.error("unexpected failure", exc_info=error)
+        fields = {} if name is None else {"request_id": name()}
+        log.error("unexpected failure", exc_info=error, extra={"fields": fields})
         return 500, "the server failed to answer; its log says why"
     return status, str(error)

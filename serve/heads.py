@@ -1,4 +1,4 @@
-"""Heads of HTTP requests: what stands before the body of those that are answered on the shortest road."""
+"""Heads of HTTP: what stands before the bodies of requests that are answered on the shortest road, and of answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from penstock.serve import protocol
+from penstock.serve.records import REQUEST_ID
 from penstock.serve.wire import named
 
 _KEPT = 2048
@@ -88,3 +90,19 @@ def without_upgrade(head: bytes) -> bytes:
 
 # A client's requests for one model have one head, byte for byte.
 _read_kept = functools.lru_cache(256)(_read)
+
+
+def answer_lines(status: int, headers: Mapping[str, str], length: int, *, kept: bool) -> bytes:
+    """The first lines of an answer's head: its status, its own headers, and how its body and connection end."""
+    if REQUEST_ID not in headers:
+        return _kept_lines(status, tuple(headers.items()), length, kept=kept)
+    like = tuple((name, value) for name, value in headers.items() if name != REQUEST_ID)
+    return _kept_lines(status, like, length, kept=kept) + f"{REQUEST_ID.lower()}: {headers[REQUEST_ID]}\r\n".encode()
+
+
+@functools.lru_cache(256)
+def _kept_lines(status: int, headers: tuple[tuple[str, str], ...], length: int, *, kept: bool) -> bytes:
+    """What is the same for many answers."""
+    named = [f"{name.lower()}: {value}\r\n" for name, value in headers]
+    named += [f"content-length: {length}\r\n", *([] if kept else ["connection: close\r\n"])]
+    return STATUS_LINE[status] + "".join(named).encode("latin-1")

@@ -16,6 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from penstock.serve.batches import REASONS
+
 _SECONDS = (
     0.0001,
     0.00025,
@@ -135,12 +137,17 @@ class Metrics:
         compute = HistogramMetricFamily("penstock_compute_seconds", "One batch in its runner.", labels=labels)
         rows = HistogramMetricFamily("penstock_batch_rows", "Rows of a batch.", labels=labels)
         waiting = GaugeMetricFamily("penstock_pending_rows", "Rows that wait for a batch.", labels=labels)
+        closed = CounterMetricFamily(
+            "penstock_batches_closed", "Batches, by why they were closed.", labels=(*labels, "reason")
+        )
         for key, figures in list(self._models.items()):  # models are loaded beside the event loop
             figures.queue.add_to(queue, key)
             figures.compute.add_to(compute, key)
             figures.rows.add_to(rows, key)
             waiting.add_metric(key, figures.waiting)
-        yield from (queue, compute, rows, waiting)
+            for reason, count in figures.reasons.items():
+                closed.add_metric((*key, reason), count)
+        yield from (queue, compute, rows, waiting, closed)
 
 
 class ModelMetrics:
@@ -150,6 +157,7 @@ class ModelMetrics:
         self.queue, self.compute = Distribution(_SECONDS), Distribution(_SECONDS)
         self.rows = Distribution(_ROWS)
         self.waiting = 0
+        self.reasons = dict.fromkeys(REASONS, 0)
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
         self.rows.observe(rows)
@@ -159,3 +167,6 @@ class ModelMetrics:
 
     def pending(self, rows: int) -> None:
         self.waiting = rows
+
+    def closed(self, reason: str) -> None:
+        self.reasons[reason] += 1

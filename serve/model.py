@@ -81,6 +81,7 @@ class Model:
         self.signature = signature
         self.receipt = receipt
         self.limits = limits
+        self.file_bytes = 0
         self.statistics = Statistics()
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
@@ -135,13 +136,15 @@ class Model:
     ) -> dict[str, Any]:
         self._check(inputs)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
+        rows = len(next(iter(inputs.values()))) if self._batched else 1
+        if times is not None:
+            times.rows = rows
         if not self._batched:
             kind = tuple(array.shape for array in inputs.values())
             answer: dict[str, Any] = await self.scheduler.submit(
                 inputs, key=object(), timeout_s=wait, priority=priority, times=times, kind=kind
             )
             return answer
-        rows = len(next(iter(inputs.values())))
         most = self.scheduler.max_batch
         if rows > self.scheduler.max_queue_rows:
             raise RequestError(
@@ -232,7 +235,9 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return Shared(opened).make if engine else lambda: RunnerBatches(opened())
 
     make = Spread([maker(device) for device in limits.devices]).make
-    return Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+    model = Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
+    model.file_bytes = sum(file.bytes for name, file in receipt.files.items() if name != artifact.GOLDEN)
+    return model
 
 
 def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:
@@ -265,4 +270,6 @@ def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return lambda: RunnerBatches(ready.pop() if ready and device == opening.device else _opened(known, limits)[0])
 
     make = Spread([maker(device) for device in limits.devices]).make
-    return Model(path.stem, 1, signature, None, make, limits, metrics)
+    model = Model(path.stem, 1, signature, None, make, limits, metrics)
+    model.file_bytes = path.stat().st_size
+    return model

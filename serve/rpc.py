@@ -14,39 +14,32 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock.serve import control, messages, payloads, rpcguard
+from penstock.serve import calls, control, messages, payloads, rpcguard
 from penstock.serve.access import Access
-from penstock.serve.errors import RequestError, explained
-from penstock.serve.gate import Gate
+from penstock.serve.errors import RequestError
+from penstock.serve.gate import Gate, Refused
 from penstock.serve.model import Model
+from penstock.serve.records import CALL, REQUEST_ID, STREAM, Record
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed, Expired
+from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 
-# gRPC's code for each HTTP status that a failure has.
-_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    499: grpc.StatusCode.CANCELLED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 # From so many bytes on, what takes a step for each number or text is read beside the event loop.
 _LONG = 65_536
 # Requests of one stream that are under way at once; more wait in the connection.
 _MOST_STREAMED = 64
-# A deadline that is as near as this has passed.
-_OVER_S = 0.005
+_ID = REQUEST_ID.lower()
 
 
 class Service:
     """The service's methods; each takes a request message and answers with another."""
 
-    def __init__(self, repository: Repository, regions: Regions, tracer: Tracer, gate: Gate | None = None) -> None:
-        self._repository, self._regions, self._tracer = repository, regions, tracer
+    def __init__(
+        self, repository: Repository, regions: Regions, tracer: Tracer, watch: Watch, gate: Gate | None = None
+    ) -> None:
+        self._repository, self._regions, self._tracer, self._watch = repository, regions, tracer, watch
         self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -133,19 +126,33 @@ class Service:
         return messages.message("CudaSharedMemoryUnregisterResponse")()
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        left, times = context.time_remaining(), Times()
+        record = calls.recorded(CALL, context)
+        try:
+            return await self._watched(request, context, record)
+        finally:
+            if record.quoted:
+                context.set_trailing_metadata(((_ID, record.name()),))
+
+    async def _watched(self, request: Any, context: Any, record: Record) -> Any:
+        label = self._repository.label(request.model_name)
+        return await calls.watched(self._infer(request, context, record), record, label, context, self._watch)
+
+    async def _infer(self, request: Any, context: Any, times: Record) -> Any:
+        left = context.time_remaining()
         model = self._model(request.model_name, request.model_version)
         size = request.ByteSize()
         contents = not request.raw_input_contents or model.reads_text  # which are read a number or a text at a time
         read = functools.partial(payloads.decode, request, model, self._regions)
         call = await asyncio.to_thread(read) if contents and size > _LONG else read()
+        times.decode_s = time.perf_counter() - times.started
+        times.found(model.version, call.id)
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
         try:
             answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)
         except Closed:  # another version took its place while the request was read
             if self._model(request.model_name, request.model_version).scheduler.closed:
                 raise
-            return await self.ModelInfer(request, context)
+            return await self._infer(request, context, times)
         response = payloads.encode(model, call, answer)
         self._tracer.answered(model.name, model.version, call.id, times)
         if (shadows := self._repository.shadows) is not None:
@@ -155,56 +162,54 @@ class Service:
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
         answer = messages.message("ModelStreamInferResponse")
-        waiting: asyncio.Queue[tuple[Any, asyncio.Task[Any]] | None] = asyncio.Queue(_MOST_STREAMED)
+        waiting: asyncio.Queue[asyncio.Task[tuple[Any, str]] | None] = asyncio.Queue(_MOST_STREAMED)
 
         async def take() -> None:
             try:
                 async for request in requests:
-                    await waiting.put((request, asyncio.ensure_future(self._streamed(request, context))))
+                    await waiting.put(asyncio.ensure_future(self._streamed(request, context)))
             finally:
                 await waiting.put(None)
 
         taking = asyncio.ensure_future(take())
         try:
             while (held := await waiting.get()) is not None:
-                request, task = held
-                try:
-                    answered, why = await task, ""
-                except Exception as error:
-                    # As Triton has it: whose failure it is stands in the answer beside it.
-                    why = explained(error)[1]
-                    answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
+                answered, why = await held
                 answered.parameters["triton_final_response"].bool_param = True
                 yield answer(error_message=why, infer_response=answered)
         finally:
             taking.cancel()
             while not waiting.empty():
                 if (held := waiting.get_nowait()) is not None:
-                    held[1].cancel()
+                    held.cancel()
 
-    async def _streamed(self, request: Any, context: Any) -> Any:
-        if self._admit is not None:
-            self._admit(context)
-        return await self.ModelInfer(request, context)
+    async def _streamed(self, request: Any, context: Any) -> tuple[Any, str]:
+        """The answer to one request of a stream, and what went wrong with it, if anything did."""
+        record = calls.recorded(STREAM, context)
+        record.id, record.sent_id = "", False  # an id of the stream's is none of its requests'
+        try:
+            if self._admit is not None:
+                self._admit(context)
+            return await self._watched(request, context, record), ""
+        except (calls.Failed, Refused) as failed:
+            # As Triton has it: whose failure it is stands in the answer beside it.
+            answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
+            if failed.status >= 500:
+                answered.parameters[_ID].string_param = record.name()
+            return answered, str(failed)
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
 
 
 async def start(
-    service: Service,
-    repository: Repository,
-    counted: Callable[..., Any],
-    address: str,
-    most_bytes: int,
-    access: Access,
+    service: Service, repository: Repository, address: str, most_bytes: int, access: Access
 ) -> Callable[[float], Awaitable[None]]:
     """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
 
     Args:
         service: what answers.
         repository: the models, whose health is told.
-        counted: told of each infer call: the model's name, HTTP's status for its end, and seconds.
         address: HOST:PORT.
         most_bytes: the largest message taken.
         access: who may call, and by which certificate.
@@ -216,7 +221,7 @@ async def start(
     ]
     guards = None if access.gate is None else [rpcguard.Guard(access.gate)]
     server = grpc.aio.server(interceptors=guards, options=options)
-    handlers = {name: _unary(getattr(service, name), name, counted) for name in messages.METHODS}
+    handlers = {name: _unary(getattr(service, name), name) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
         messages.message("ModelInferRequest").FromString,
@@ -239,26 +244,15 @@ async def start(
     return stop
 
 
-def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[..., Any]) -> Any:
-    """A handler that turns failures into gRPC's codes, and counts inference."""
+def _unary(method: Callable[..., Awaitable[Any]], name: str) -> Any:
+    """A handler that turns failures into gRPC's codes."""
 
     async def handle(request: Any, context: Any) -> Any:
-        started, status = time.perf_counter(), 200
         try:
             return await method(request, context)
-        except asyncio.CancelledError:
-            status = 499
-            raise
         except Exception as error:
-            status, message = explained(error)
-            left = context.time_remaining()
-            if isinstance(error, Expired) and left is not None and left < _OVER_S:
-                status = 504  # the call's own deadline, and no timeout of the request or the server
-            code = _CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
-            await context.abort(code, message)
-        finally:
-            if name == "ModelInfer":
-                counted(request.model_name, status, time.perf_counter() - started)
+            failed = error if isinstance(error, calls.Failed) else calls.failed(error, context)
+            await context.abort(failed.code, str(failed))
 
     return grpc.unary_unary_rpc_method_handler(
         handle, messages.message(f"{name}Request").FromString, messages.message(f"{name}Response").SerializeToString

@@ -61,6 +61,8 @@ class Observer(Protocol):
 
     def pending(self, rows: int) -> None: ...
 
+    def closed(self, reason: str) -> None: ...
+
 
 @dataclass(eq=False)
 class _Instance:
@@ -143,6 +145,12 @@ class Scheduler:
     def pending_items(self) -> int:
         """Items that wait for an instance."""
         return len(self._queue)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """How many instances compute, wait for work, and are dead and being replaced."""
+        idle, dead = len(self._free), self._dead
+        return {"busy": len(self._instances) - idle - dead, "idle": idle, "dead": dead}
 
     def start(self) -> None:
         """See to instances that die while they are idle too, from now on; to be called on the event loop."""
@@ -260,6 +268,8 @@ class Scheduler:
             self._observer.pending(self._pending)
 
     def _expire(self, item: Item, timeout_s: float) -> None:
+        if item.times is not None:
+            item.times.late(time.perf_counter() - item.entered, queued=item.queued)
         self._discard(item)
         if not item.future.done():
             item.future.set_exception(Expired(f"no answer within the timeout of {timeout_s:g} s"))
@@ -284,6 +294,8 @@ class Scheduler:
                 self._timer = loop.call_at(choice.look_again, self._dispatch)
                 return
             items = share(choice.items, len(self._free))
+            if self._observer is not None:
+                self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
             for item in items:
                 self._discard(item)
             instance = self._free.pop()

@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 
 from penstock.errors import PenstockError
-from penstock.serve import lifecycle, threads
+from penstock.serve import lifecycle, logs, telemetry, threads
 from penstock.serve.access import Access, AccessFiles
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
@@ -28,8 +28,10 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository
+from penstock.serve.requestlog import request_log
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 
 BACKLOG = 2048
 
@@ -47,7 +49,9 @@ class Address:
 class Settings:
     """All that `penstock serve` is told but the models: where it listens, how they run, what clients may do.
 
-    `trace_file` is where the protocol's trace extension writes; `access` says who may come.
+    `trace_file` is where the protocol's trace extension writes. `log_format` is one of `logs.FORMATS`, and
+    `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
+    requests are sent to a collector; None: as the environment says. `access` says who may come.
     """
 
     address: Address = field(default_factory=Address)
@@ -55,6 +59,9 @@ class Settings:
     bounds: Bounds = field(default_factory=Bounds)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     trace_file: Path | None = None
+    log_format: str = "text"
+    log_requests: str = "failed"
+    otel: bool | None = None
     access: AccessFiles = field(default_factory=AccessFiles)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
 
@@ -66,12 +73,14 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         PenstockError: no model can be served, the address is taken, the trace file cannot be written, or the keys or
             the certificate cannot be read.
     """
-    _log_to_stderr()
+    logs.set_up(settings.log_format)
+    say, requests = logs.saying(say, settings.log_format), request_log(settings.log_requests)
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     access = Access(settings.access)
     listener = _bind(address)
-    with listener, _kept(address) as grpc_port:
+    with listener, _kept(address) as grpc_port, telemetry.opened(settings.otel) as spans:
+        watch = Watch(metrics, tuple(told for told in (spans, requests) if told is not None))
         repository, besides = lifecycle.open_with(paths, limits, metrics, settings.lifecycle)
         _announce(repository, say)
         if not repository.models and repository.mode != "poll":
@@ -80,16 +89,16 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
         if grpc_port is not None:
-            service = _rpc().Service(repository, regions, tracer, access.gate)
-            at = f"{shown}:{grpc_port.free()}"
-            besides.insert(0, _beside(service, repository, metrics, at, bounds, access))
+            service = _rpc().Service(repository, regions, tracer, watch, access.gate)
+            besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
-        app = create_app(repository, metrics, bounds, beside, regions, tracer, keyed=gate is not None)
+        app = create_app(repository, metrics, bounds, beside, regions, tracer, keyed=gate is not None, watch=watch)
         if gate is not None:
             metrics.include(gate.families)
         config = uvicorn.Config(
             app if gate is None else Guard(app, gate),
             http=Connections(app.infer, settings.connections, gate),  # type: ignore[arg-type] # called, as a class would be
+            log_config=None,
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
             ws="none",
@@ -119,16 +128,6 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
-
-
-def _log_to_stderr() -> None:
-    """Where what the logging extension lets through is to be seen; without a handler only warnings would be."""
-    log = logging.getLogger("penstock")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:
@@ -177,17 +176,12 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
         yield _Kept(held)
 
 
-def _beside(
-    service: Any, repository: Repository, metrics: Metrics, address: str, bounds: Bounds, access: Access
-) -> Beside:
+def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, access: Access) -> Beside:
     rpc = _rpc()
 
     async def start() -> Callable[[float], Awaitable[None]]:
-        def counted(name: str, status: int, seconds: float) -> None:
-            metrics.answered(repository.label(name), status, seconds)
-
         stop: Callable[[float], Awaitable[None]] = await rpc.start(
-            service, repository, counted, address, bounds.max_body_bytes, access
+            service, repository, address, bounds.max_body_bytes, access
         )
         return stop
 

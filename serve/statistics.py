@@ -53,6 +53,9 @@ class Statistics:
     def pending(self, rows: int) -> None:
         """How many wait is of the moment, and not counted."""
 
+    def closed(self, reason: str) -> None:
+        """Why batches were closed is none of the extension's figures."""
+
     def request(self, seconds: float, *, answered: bool) -> None:
         """Count a request that was answered, or that failed."""
         (self.success if answered else self.fail).add(seconds)
@@ -102,3 +105,7 @@ class Told:
     def pending(self, rows: int) -> None:
         for observer in self._observers:
             observer.pending(rows)
+
+    def closed(self, reason: str) -> None:
+        for observer in self._observers:
+            observer.closed(reason)

@@ -12,7 +12,7 @@ class Times:
     """Seconds: of making inputs of what was sent, of waiting for a batch, and of the batch in its runner.
 
     `started` and `computed`, the runner's end, are of `time.perf_counter`. Where a request is split, its parts run side
-    by side: the longest counts.
+    by side: the longest counts. `rows` is how many it has, once that is known.
     """
 
     started: float = field(default_factory=time.perf_counter)
@@ -20,12 +20,20 @@ class Times:
     queue_s: float = 0.0
     compute_s: float = 0.0
     computed: float = 0.0
+    rows: int = 0
 
     def ran(self, queue_s: float, compute_s: float) -> None:
         """Told by the scheduler of each part that was answered."""
         self.queue_s = max(self.queue_s, queue_s)
         self.compute_s = max(self.compute_s, compute_s)
         self.computed = time.perf_counter()
+
+    def late(self, waited_s: float, *, queued: bool) -> None:
+        """Told by the scheduler of a part that was given up: while it waited, or after it had left the queue."""
+        if queued:
+            self.queue_s = max(self.queue_s, waited_s)
+        else:
+            self.compute_s = max(self.compute_s, waited_s)
 
     def stages_ms(self) -> dict[str, float]:
         """Milliseconds of each stage, and in all until now: receiving the request and making the answer included."""

@@ -17,19 +17,20 @@ from typing_extensions import Buffer
 from penstock.serve import compression, protocol, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
-from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
 from penstock.serve.protocol import InferRequest
+from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record, Road
 from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 
 _HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 _LONG_JSON, _MANY_NUMBERS = 65_536, 16_384
 _MOST_INFLATING = 2
 Answer = tuple[int, dict[str, str], Sequence[Buffer]]
+GONE: Answer = (499, {}, [])
 
 
 class Gone(Exception):
@@ -41,19 +42,17 @@ class Infer:
 
     Args:
         repository: the models.
-        metrics: told of each answer.
+        watch: told of each request that has ended.
         regions: of shared memory.
         tracer: told of each request that was answered.
         most_bytes: the largest body taken, and the most that one inflates to.
     """
 
-    def __init__(
-        self, repository: Repository, metrics: Metrics, regions: Regions, tracer: Tracer, most_bytes: int
-    ) -> None:
+    def __init__(self, repository: Repository, watch: Watch, regions: Regions, tracer: Tracer, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self._inflating = asyncio.Semaphore(_MOST_INFLATING)
         self._repository = repository
-        self._metrics = metrics
+        self._watch = watch
         self._regions = regions
         self._tracer = tracer
 
@@ -65,11 +64,20 @@ class Infer:
         """
         self._repository.look(name, version)
 
-    def count(self, name: str, status: int, started: float) -> None:
-        """Count an answer to a request that came at `started`, of `time.perf_counter`."""
-        self._metrics.answered(self._repository.label(name), status, time.perf_counter() - started)
+    def end(self, name: str, record: Record, answer: Answer) -> Answer:
+        """The answer to a request as it is sent, with its id where that is quoted; the request is counted."""
+        status, headers, parts = answer
+        self._watch.ended(record, self._repository.label(name), status)
+        return (status, {**headers, REQUEST_ID: record.name()}, parts) if record.sent_id or status >= 500 else answer
 
-    async def answer(self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer) -> Answer:
+    async def answer(
+        self,
+        name: str,
+        version: str | None,
+        headers: Mapping[bytes, bytes],
+        body: Buffer,
+        record: Record | None = None,
+    ) -> Answer:
         """Status, headers and body of the answer to a whole request; what cannot be answered is told in it.
 
         Args:
@@ -77,24 +85,25 @@ class Infer:
             version: the one that is asked for, if any is.
             headers: by their names in lower case.
             body: as it came, deflated perhaps.
+            record: of the request, if it has one already.
         """
-        times, status = Times(), 499  # where the client goes away
+        record = record or Record(headers=headers)
         try:
-            found = await self._answer(name, version, headers, body, times)
-            status = found[0]
-            return found
+            found = await self._answer(name, version, headers, body, record)
         except Exception as error:
-            found = refused(error)
-            status = found[0]
-            return found
-        finally:
-            self.count(name, status, times.started)
+            found = refused(error, record)
+        except BaseException:
+            self.end(name, record, GONE)
+            raise
+        return self.end(name, record, found)
 
     async def _answer(
-        self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer, times: Times
+        self, name: str, version: str | None, headers: Mapping[bytes, bytes], body: Buffer, times: Record
     ) -> Answer:
         model = self._repository.find(name, version)
         call = await self._read(model, headers, body)
+        times.decode_s = time.perf_counter() - times.started
+        times.found(model.version, call.id)
         try:
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
         except Closed:  # another version took its place while the request was read
@@ -149,20 +158,20 @@ class Wire:
         await send({"type": "http.response.body", "body": content})
 
     async def _answer(self, name: str, version: str | None, scope: Any, receive: Receive) -> Answer:
-        started = time.perf_counter()
+        headers = dict(scope["headers"])
+        road = Road(scope["method"], (INFER if version is None else VERSIONED).route)
+        record = Record(headers=headers, peer=lambda: scope.get("client"), road=road)
         try:
             if scope["method"] != "POST":
                 raise RequestError(f"method {scope['method']} is not taken at {scope['path']!r}; POST is", 405)
             self.infer.check(name, version)
             body = await received(bounded(receive, scope["headers"], self.infer.most_bytes))
         except Gone:
-            self.infer.count(name, 499, started)
-            return 499, {}, []
+            return self.infer.end(name, record, GONE)
         except Exception as error:
-            found = refused(error)
-            self.infer.count(name, found[0], started)
-            return found
-        return await self.infer.answer(name, version, dict(scope["headers"]), body)
+            return self.infer.end(name, record, refused(error, record))
+        record.started = time.perf_counter()  # of infer requests, once they are whole
+        return await self.infer.answer(name, version, headers, body, record)
 
 
 def _json_bytes(body: Buffer, header_length: str | None) -> int:
@@ -182,9 +191,11 @@ def _json_numbers(call: InferRequest, answer: Mapping[str, Any]) -> int:
     return sum(answer[name].size for name in listed)
 
 
-def refused(error: Exception) -> Answer:
-    """A failure as `{"error": "one sentence"}`, with its status."""
-    status, message = explained(error)
+def refused(error: Exception, record: Record | None = None) -> Answer:
+    """A failure as `{"error": "one sentence"}`, with its status; the record, if there is one, is told of it."""
+    status, message = explained(error, None if record is None else record.name)
+    if record is not None and status >= 500:
+        record.error = message
     headers = {"Content-Type": "application/json"}
     if status == 503:
         headers["Retry-After"] = "1"

@@ -110,6 +110,23 @@ def serve(
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
     ] = None,
+    log_format: Annotated[
+        str, _watching(metavar="text|json", help="What is logged: lines for people, or a JSON object each.")
+    ] = "text",
+    log_requests: Annotated[
+        str,
+        _watching(
+            metavar="none|failed|all",
+            help="Which inference requests are logged; failed: those that the server failed, ten a second at most.",
+        ),
+    ] = "failed",
+    otel: Annotated[
+        bool | None,
+        _watching(
+            "--otel/--no-otel",
+            help="Spans of requests go to OpenTelemetry by OTLP over HTTP; default: as the OTEL_* variables say.",
+        ),
+    ] = None,
 ) -> None:
     """Serve models over HTTP: /predict for people, /v2 (Open Inference Protocol) for programs.
 
@@ -139,6 +156,9 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
+        log_format,
+        log_requests,
+        otel,
         access.AccessFiles(keys, tls_cert, tls_key),
         lifecycle.Lifecycle(
             mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ()), shadows.parse(shadow or ())

@@ -51,3 +51,5 @@ def test_a_fault_of_our_own_is_a_500_without_its_details(
     assert answer.status_code == 500
     assert json.loads(answer.content) == {"error": "the server failed to answer; its log says why"}
     assert "secret" in caplog.text
+    logged = [record for record in caplog.records if record.exc_info]
+    assert [record.fields for record in logged] == [{"request_id": answer.headers["x-request-id"]}]  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.serve.heads import read_head, without_upgrade
+from penstock.serve.heads import answer_lines, read_head, without_upgrade
 
 LINE = "POST /v2/models/m/infer HTTP/1.1"
 
@@ -93,3 +93,13 @@ def test_a_wish_to_upgrade_is_passed_over() -> None:
 def test_a_head_is_left_as_it_is_but_for_its_wish_to_upgrade(line: str) -> None:
     assert without_upgrade(head("A: 1", line, "B: upgrade: 2")) == head("A: 1", "B: upgrade: 2")
     assert without_upgrade(head("A: upgrade: 1")) == head("A: upgrade: 1")
+
+
+def test_an_answers_own_id_stands_in_its_head_alone() -> None:
+    plain = answer_lines(200, {"Content-Type": "x"}, 3, kept=True)
+    assert plain == b"HTTP/1.1 200 OK\r\ncontent-type: x\r\ncontent-length: 3\r\n"
+    for id in ("one", "two"):
+        assert answer_lines(200, {"Content-Type": "x", "X-Request-Id": id}, 3, kept=True) == (
+            plain + f"x-request-id: {id}\r\n".encode()
+        )
+    assert answer_lines(200, {}, 0, kept=False).endswith(b"connection: close\r\n")

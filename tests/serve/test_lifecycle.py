@@ -250,6 +250,7 @@ def test_requests_that_were_read_for_the_old_version_are_answered_by_the_new_one
     from penstock.serve.rpc import Service
     from penstock.serve.sharedmemory import Regions
     from penstock.serve.tracing import Tracer
+    from penstock.serve.watch import Watch
 
     fake_artifact(tmp_path, "m")
     metrics = Metrics()
@@ -258,6 +259,12 @@ def test_requests_that_were_read_for_the_old_version_are_answered_by_the_new_one
     class Context:
         def time_remaining(self) -> None:
             return None
+
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
+        def peer(self) -> str:
+            return ""
 
     def tensors(message: Any) -> Any:
         message.inputs.add(name="ids", datatype="INT64", shape=[1, 2]).contents.int64_contents.extend([1, 1])
@@ -277,7 +284,7 @@ def test_requests_that_were_read_for_the_old_version_are_answered_by_the_new_one
             model.infer = late
 
         app = create_app(repository, metrics)
-        service = Service(repository, Regions(False), Tracer())
+        service = Service(repository, Regions(False), Tracer(), Watch(metrics))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             listed = [
                 {"name": "ids", "datatype": "INT64", "shape": [1, 2], "data": [1, 1]},

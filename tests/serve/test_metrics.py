@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.runtimes.fake import FakeRunner
+from penstock.serve.batches import REASONS
 from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
@@ -45,6 +46,18 @@ def test_waiting_rows_are_a_gauge() -> None:
     assert samples(metrics)["penstock_pending_rows", MODEL] == 7
     observer.pending(0)
     assert samples(metrics)["penstock_pending_rows", MODEL] == 0
+
+
+def test_batches_are_counted_by_why_they_were_closed() -> None:
+    metrics = Metrics()
+    observer = metrics.observer("m", 3)
+    for reason in ("full", "idle", "full"):
+        observer.closed(reason)
+    found = samples(metrics)
+    counts = {
+        reason: found["penstock_batches_closed_total", (MODEL[0], ("reason", reason), MODEL[1])] for reason in REASONS
+    }
+    assert counts == {"full": 2, "key": 0, "idle": 1, "delay": 0, "free": 0, "shared": 0}
 
 
 def test_two_servers_in_one_process_do_not_share_figures() -> None:

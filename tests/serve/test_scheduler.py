@@ -59,6 +59,22 @@ def test_an_item_of_exactly_max_batch_rows_goes_alone() -> None:
     assert numbers(choose([item(0, rows=4), item(1)], 4, now=0.0)) == [0]
 
 
+@pytest.mark.parametrize(
+    ("queue", "now", "max_delay_s", "reason"),
+    [
+        ([item(0, rows=4)], 0.0, 0.0, "full"),
+        ([item(0, rows=3), item(1, rows=2)], 0.0, 0.0, "full"),
+        ([item(0)], 0.0, 1.0, "idle"),
+        ([item(0, urgent=False)], 0.0, 0.0, "free"),
+        ([item(0, urgent=False)], 1.0, 1.0, "delay"),
+        ([item(0, key="a"), item(1, key="b")], 0.0, 0.0, "key"),
+        ([item(0, urgent=False)], 0.5, 1.0, ""),
+    ],
+)
+def test_a_choice_says_why_it_was_made_already(queue: list[Item], now: float, max_delay_s: float, reason: str) -> None:
+    assert choose(queue, 4, now, max_delay_s).reason == reason
+
+
 def test_items_of_another_key_are_left_for_a_batch_of_their_own() -> None:
     queue = [item(0, key="a"), item(1, key="b"), item(2, key="a")]
     assert numbers(choose(queue, 8, now=0.0)) == [0, 2]
@@ -617,6 +633,7 @@ class Recorder:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
         self.pendings: list[int] = []
+        self.reasons: list[str] = []
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
         assert all(wait >= 0 for wait in waits_s)
@@ -625,6 +642,9 @@ class Recorder:
 
     def pending(self, rows: int) -> None:
         self.pendings.append(rows)
+
+    def closed(self, reason: str) -> None:
+        self.reasons.append(reason)
 
 
 def test_the_observer_is_told_of_each_batch_and_of_the_rows_that_wait() -> None:
@@ -636,6 +656,7 @@ def test_the_observer_is_told_of_each_batch_and_of_the_rows_that_wait() -> None:
         engine.open()
         await asyncio.gather(plug, *waiting)
         assert recorder.batches == [(1, 1), (6, 3)]
+        assert recorder.reasons == ["idle", "free"]
         assert max(recorder.pendings) == 6
         assert recorder.pendings[-1] == 0
         await scheduler.close()

@@ -13,6 +13,7 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
 from penstock.serve.wire import Gone, Infer, Wire, received
 
 
@@ -35,7 +36,7 @@ def served(asked: dict[str, Any], messages: list[dict[str, Any]]) -> tuple[bool,
     async def send(message: Any) -> None:
         sent.append(message)
 
-    wire = Wire(app, Infer(Repository(), Metrics(), Regions(), Tracer(), 100))
+    wire = Wire(app, Infer(Repository(), Watch(Metrics()), Regions(), Tracer(), 100))
     asyncio.run(wire(asked, receive, send))
     return bool(behind), sent
 

@@ -1,0 +1,29 @@
+"""What is looked up when `/metrics` is asked for: instances and files of models, and the server's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+
+from penstock.serve.model import Model
+
+# /proc/self, as prometheus_client names it for every Python process: process_resident_memory_bytes and others.
+_PROCESS = ProcessCollector(registry=None)
+
+
+def families(models: Iterable[Model]) -> Iterator[Metric]:
+    """Families of models, and of the process that serves them."""
+    labels = ("model", "version")
+    instances = GaugeMetricFamily(
+        "penstock_instances", "Instances that compute, wait for work, or died.", labels=(*labels, "state")
+    )
+    sizes = GaugeMetricFamily("penstock_model_file_bytes", "A model's files on disk, in bytes.", labels=labels)
+    for model in models:
+        key = model.name, str(model.version)
+        for state, count in model.scheduler.states.items():
+            instances.add_metric((*key, state), count)
+        sizes.add_metric(key, model.file_bytes)
+    yield from (instances, sizes)
+    yield from _PROCESS.collect()

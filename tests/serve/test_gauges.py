@@ -1,0 +1,106 @@
+"""Instances, sizes of models, and the server's own process in /metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.runtimes import InstanceDead
+from penstock.serve import drift
+from penstock.serve.gate import Gate
+from penstock.serve.gpus import Gpus
+from penstock.serve.scheduler import Scheduler
+from tests.serve.test_gpus import FakeNvml
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import Server
+
+NAME = "digits-onnx-fp32"
+
+
+def test_instances_are_busy_idle_or_dead() -> None:
+    gate, dying = threading.Event(), threading.Event()
+
+    def function(items: list[Any]) -> list[Any]:
+        gate.wait(10)
+        if items == ["deadly"] and not dying.is_set():
+            dying.set()
+            raise InstanceDead("gone")
+        return items
+
+    made = 0
+
+    def make() -> Any:
+        nonlocal made
+        made += 1
+        if made == 3:
+            raise PenstockError("not yet")
+        return function
+
+    async def scenario() -> None:
+        scheduler = Scheduler(make, max_batch=1, max_queue_rows=9, instances=2)
+        assert scheduler.states == {"busy": 0, "idle": 2, "dead": 0}
+        deadly = asyncio.ensure_future(scheduler.submit("deadly"))
+        await asyncio.sleep(0.05)
+        assert scheduler.states == {"busy": 1, "idle": 1, "dead": 0}
+        gate.set()
+        await deadly
+        assert scheduler.states == {"busy": 0, "idle": 1, "dead": 1}
+        while not scheduler.healthy:
+            await asyncio.sleep(0.05)
+        assert scheduler.states["dead"] == 0
+        await scheduler.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_the_page_on_observability_names_every_metric(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    server.ask("POST", f"/v2/models/{NAME}/infer", {})
+    exposed = {line.split()[2] for line in server.ask("GET", "/metrics").body.decode().splitlines() if "# HELP" in line}
+    exposed |= {metric.name for metric in asyncio.run(Gpus().families())}
+    exposed |= {f"{metric.name}_total" for metric in Gate([]).families()}  # as it is written down
+    shadowed = {metric.name: metric.type for metric in drift.families([])}
+    exposed |= {f"{name}_total" if kind == "counter" else name for name, kind in shadowed.items()}
+    assert {"penstock_requests_total", "nv_inference_count", "process_open_fds", "nv_gpu_power_usage"} <= exposed
+    page = (Path(__file__).parents[2] / "docs/observability.md").read_text()
+    named = {
+        name
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for name in re.findall("`(\\w+)`", line.split("|")[1])
+    }
+    assert named == exposed
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page, dashboard = (docs / "observability.md").read_text(), json.loads((docs / "grafana.json").read_text())
+    asked = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    names = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:penstock|process|nv)_\w+", asked)}
+    assert len(names) > 10
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_a_server_tells_its_instances_its_models_sizes_and_its_memory(server: Server, served_repository: Path) -> None:
+    labels = f'model="{NAME}"'
+    states = {
+        state: f'penstock_instances{{{labels},state="{state}",version="1"}}' for state in ("busy", "idle", "dead")
+    }
+    assert [server.metric(states[state]) for state in ("busy", "idle", "dead")] == [0, 1, 0]
+    model = served_repository / NAME / "1" / "model.onnx"
+    size = server.metric(f'penstock_model_file_bytes{{{labels},version="1"}}')
+    assert size == pytest.approx(model.stat().st_size, rel=0.1)
+    resident = server.metric("process_resident_memory_bytes")
+    told = next(line for line in Path(f"/proc/{server.process.pid}/status").read_text().splitlines() if "VmRSS" in line)
+    assert resident == pytest.approx(1024 * int(told.split()[1]), rel=0.2)
+    assert server.metric("process_cpu_seconds_total") > 0
+    assert server.metric("process_open_fds") > 0
