@@ -8,7 +8,10 @@ which is uvicorn's: nothing is decided here that it would decide otherwise.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import functools
+import struct
+import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +30,13 @@ _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
 _FIRST_ROOM = 2**20
+# A server that ends closes a connection once it has been quiet for so long: its client may be about to send the next
+# request, whose answer would tell it to leave.
+_QUIET_S = 1.0
+# How long a client may take to see that a connection has ended; what it sends meanwhile is read, since bytes that are
+# left unread turn the end into a reset, which may overtake the answer before it.
+_LINGER_S = 0.5
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,10 @@ class Connections:
         self.limits = limits
         # What is received goes here until it is known what it is; it is read before the next connection's is.
         self.scratch = memoryview(bytearray(MOST_HEAD))
+        # Of a server that ends: every answer asks its client to leave, and then the idle ones are closed too.
+        self.leaving = self.closing = False
+        # Requests that came on connections which had been closed for being idle.
+        self.late = 0
 
     def __call__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         loop = _loop or asyncio.get_running_loop()
@@ -74,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body = memoryview(b"")
         self._filled = self._unsent = 0
         self._task: asyncio.Task[None] | None = None
-        self._clogged = self._paused = self._ending = self._handed = False
+        self._clogged = self._paused = self._handed = self._left = False
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
 
@@ -87,6 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         self._state.connections.add(self)
         self._since = self._loop.time()
         self._watch()
+        if self._server.closing:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -129,10 +145,32 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def shutdown(self) -> None:
-        """Told by the server that stops: finish what is under way, and close."""
-        self._ending = True
-        if self._task is None and not self._receiving:
-            self._transport.close()
+        """Told by the server that ends: leave once there is nothing to do, and has been nothing for a while."""
+        if self._handed or self._left or self._transport.is_closing():
+            return
+        busy = self._task is not None or self._head is not None or bool(self._waiting) or self._clogged
+        left = self._since + _QUIET_S - self._loop.time()
+        if busy or left > 0 or _unread(self._transport):
+            self._loop.call_later(max(left, _LOOK_S), self.shutdown)
+        else:
+            self._leave(told=False)
+
+    @property
+    def owed(self) -> int:
+        """How many requests were received here, and have not been answered to the end."""
+        ahead = int(_END in self._waiting)
+        if self._head is not None or ahead:
+            return ahead + (self._head is not None)
+        return int(self._transport.get_write_buffer_size() > 0)
+
+    def cut(self) -> None:
+        """End the connection, whatever is under way."""
+        self._transport.abort()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server ends, and answers ask their clients to leave."""
+        return self._server.leaving
 
     @property
     def _receiving(self) -> bool:
@@ -141,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         """Begin the next request, if what has been received so far holds one."""
-        busy = self._task is not None or self._head is not None or self._clogged or self._ending
+        busy = self._task is not None or self._head is not None or self._clogged
         if not self._waiting or busy or self._transport.is_closing():
             return
         end = self._waiting.find(_END) + len(_END)
@@ -193,13 +231,26 @@ class Connection(asyncio.BufferedProtocol):
         self._state.total_requests += 1
         if self._transport.is_closing():
             return
-        kept = head.keep_alive and not self._ending
+        # What was sent ahead is answered, and the last of it with word to leave.
+        kept = head.keep_alive and not (self._server.leaving and not self._waiting)
         self._write(status, headers, parts, kept=kept)
         self._since = self._loop.time()
         if kept:
             self._go_on()
+        elif self._server.leaving:
+            self._leave(told=True)
         else:
             self._transport.close()
+
+    def _leave(self, *, told: bool) -> None:
+        """Say that nothing more comes, and close once the client has closed, or has had the time to."""
+        self._left = True
+        if not self._transport.can_write_eof():  # as TLS cannot
+            self._transport.close()
+            return
+        self._transport.set_protocol(_Left(self, None if told else self._server))
+        self._transport.write_eof()
+        self._loop.call_later(_LINGER_S, self._transport.close)
 
     def _go_on(self) -> None:
         """Take what came early, now that there is nothing in the way."""
@@ -234,6 +285,8 @@ class Connection(asyncio.BufferedProtocol):
         self._state.connections.add(self)
         self._since = self._loop.time()
         self._transport.set_protocol(self)
+        if self._server.closing:
+            self.shutdown()
 
     def _note_progress(self, now: float) -> None:
         """A client that still reads an answer, however slowly, is not idle."""
@@ -266,6 +319,27 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                 return
         self._timer = self._loop.call_later(left, self._watch)
+
+
+class _Left(asyncio.Protocol):
+    """What a connection is after its end: whatever still comes is let fall, and counted if nobody told the client."""
+
+    def __init__(self, connection: Connection, untold: Connections | None) -> None:
+        self._connection, self._untold = connection, untold
+
+    def data_received(self, data: bytes) -> None:
+        if self._untold is not None:
+            self._untold.late += 1
+            self._untold = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+
+def _unread(transport: Any) -> bool:
+    """Whether bytes have come that the event loop has not read yet."""
+    held: Any = transport.get_extra_info("socket")
+    return held is not None and bool(*struct.unpack("i", fcntl.ioctl(held.fileno(), termios.FIONREAD, bytes(4))))
 
 
 @functools.lru_cache(256)

@@ -14,7 +14,7 @@ from penstock import tritonconfig
 from penstock.serve import protocol, replies
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
-from penstock.serve.repository import Repository
+from penstock.serve.repository import ENDING, Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
@@ -89,8 +89,9 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply) -> None:
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
     async def model_ready(name: str, version: str | None = None) -> Response:
         model = repository.find(name, version)
-        if not model.ready:
-            return reply({"error": f"model {name!r} has a dead instance"}, 503)
+        if repository.ending or not model.ready:
+            why = ENDING if repository.ending else f"model {name!r} has a dead instance"
+            return reply({"error": why}, 503)
         return reply({"name": name, "ready": True})
 
 

@@ -17,6 +17,7 @@ from penstock.serve.model import Limits, Model, load
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
+ENDING = "the server is shutting down"
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Repository:
     """Models by name, and by name why one is missing.
 
     `unloaded` are those that were taken out on purpose: they are missed by nobody. `open` loads a folder or file.
+    `ending` is set once the server has been told to end: it is not ready any more, while its models still answer.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -31,14 +33,17 @@ class Repository:
     unloaded: set[str] = field(default_factory=set)
     paths: list[Path] = field(default_factory=list)
     open: Callable[[Path], Model] | None = None
+    ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def problems(self) -> list[str]:
         """Why the server is not ready: each declared model that does not answer, or that there is none."""
+        if self.ending:
+            return [ENDING]
         found = [f"model {name!r} failed to load: {reason}" for name, reason in self.failures.items()]
         found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
-        return found or ([] if self.models or self.unloaded else ["no model is loaded"])
+        return found or ([] if self.models else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
         """Name, version, state and reason of each model, or of those that are ready, as the protocol lists them."""

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 import penstock
 from penstock.serve import control, messages, payloads
+from penstock.serve.drain import Calls
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
@@ -44,6 +45,8 @@ class Service:
 
     def __init__(self, repository: Repository, regions: Regions, tracer: Tracer) -> None:
         self._repository, self._regions, self._tracer = repository, regions, tracer
+        self.calls = Calls()
+        self._taking: set[asyncio.Future[None]] = set()
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -53,7 +56,7 @@ class Service:
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         try:
-            ready = self._model(request.name, request.version).ready
+            ready = self._model(request.name, request.version).ready and not self._repository.ending
         except RequestError:
             ready = False
         return messages.message("ModelReadyResponse")(ready=ready)
@@ -146,15 +149,20 @@ class Service:
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
         answer = messages.message("ModelStreamInferResponse")
         waiting: asyncio.Queue[tuple[Any, asyncio.Task[Any]] | None] = asyncio.Queue(_MOST_STREAMED)
+        owed = 0
 
         async def take() -> None:
+            nonlocal owed
             try:
                 async for request in requests:
+                    self.calls.begun += 1
+                    owed += 1
                     await waiting.put((request, asyncio.ensure_future(self.ModelInfer(request, context))))
             finally:
                 await waiting.put(None)
 
         taking = asyncio.ensure_future(take())
+        self._taking.add(taking)
         try:
             while (held := await waiting.get()) is not None:
                 request, task = held
@@ -166,11 +174,20 @@ class Service:
                     answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
                 answered.parameters["triton_final_response"].bool_param = True
                 yield answer(error_message=why, infer_response=answered)
+                self.calls.answered += 1
+                owed -= 1
         finally:
+            self.calls.gone += owed
+            self._taking.discard(taking)
             taking.cancel()
             while not waiting.empty():
                 if (held := waiting.get_nowait()) is not None:
                     held[1].cancel()
+
+    def end_streams(self) -> None:
+        """Take nothing more by streams, which end once they have answered what had come."""
+        for taking in self._taking:
+            taking.cancel()
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
@@ -194,7 +211,7 @@ async def start(
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.aio.server(options=options)
-    handlers = {name: _unary(getattr(service, name), name, counted) for name in messages.METHODS}
+    handlers = {name: _unary(getattr(service, name), name, counted, service.calls) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
         messages.message("ModelInferRequest").FromString,
@@ -209,16 +226,20 @@ async def start(
     await server.start()
 
     async def stop(within_s: float) -> None:
+        service.end_streams()
         await server.stop(within_s)
+
+    service.calls.stop = stop
 
     return stop
 
 
-def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[..., Any]) -> Any:
+def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[..., Any], calls: Calls) -> Any:
     """A handler that turns failures into gRPC's codes, and counts inference."""
 
     async def handle(request: Any, context: Any) -> Any:
         started, status = time.perf_counter(), 200
+        calls.begun += 1
         try:
             return await method(request, context)
         except asyncio.CancelledError:
@@ -232,6 +253,8 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Callable[.
             code = _CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
             await context.abort(code, message)
         finally:
+            calls.answered += status != 499
+            calls.gone += status == 499
             if name == "ModelInfer":
                 counted(request.model_name, status, time.perf_counter() - started)
 
@@ -251,7 +274,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if request.service in ("", messages.SERVICE):
             ready = not self._repository.problems
         elif request.service in self._repository.models:
-            ready = self._repository.models[request.service].ready
+            ready = self._repository.models[request.service].ready and not self._repository.ending
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
         return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import math
-import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.serve import threads
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
+from penstock.serve.drain import Calls, DrainingServer, DrainLimits, end_process
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
 from penstock.serve.predict import Bounds
@@ -52,10 +51,13 @@ class Settings:
     bounds: Bounds = field(default_factory=Bounds)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     trace_file: Path | None = None
+    drain: DrainLimits = field(default_factory=DrainLimits)
 
 
-def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
+def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> int:
+    """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way.
+
+    Returns how many requests were received and not answered: 0, unless what was under way took too long.
 
     Raises:
         PenstockError: no model can be served, the address is taken, or the trace file cannot be written.
@@ -72,14 +74,16 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
-        beside = None
+        beside, calls = None, Calls()
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer)
+            calls = service.calls
             beside = _beside(service, repository, metrics, f"{shown}:{grpc_port.free()}", bounds)
         app = create_app(repository, metrics, bounds, beside, regions, tracer)
+        connections = Connections(app.infer, settings.connections)
         config = uvicorn.Config(
             app,
-            http=Connections(app.infer, settings.connections),  # type: ignore[arg-type] # called, as a class would be
+            http=connections,  # type: ignore[arg-type] # called, as a class would be
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
             ws="none",
@@ -87,10 +91,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
             server_header=False,
             # Idle connections are looked after by their own protocol, in whose hands they are.
             timeout_keep_alive=math.ceil(settings.connections.idle_s),
-            # No request is waited for longer than its own limit.
-            timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )
-        server = uvicorn.Server(config)
+        server = DrainingServer(config, connections, repository, calls, settings.drain, say)
         # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -101,9 +103,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         say(f"{state} at http://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])
     if threads.any_stuck():
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0)
+        end_process(server.lost)
+    return server.lost
 
 
 def _log_to_stderr() -> None:

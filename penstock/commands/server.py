@@ -16,6 +16,7 @@ from penstock.commands.terminal import say
 _where = functools.partial(typer.Option, rich_help_panel="Where it listens")
 _running = functools.partial(typer.Option, rich_help_panel="How models run")
 _clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
+_ending = functools.partial(typer.Option, rich_help_panel="How it ends")
 _watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
 
 
@@ -57,6 +58,24 @@ def serve(
     allow_shared_memory: Annotated[
         bool, _clients("--allow-shared-memory", help="Clients may name segments of this machine's /dev/shm.")
     ] = False,
+    lame_duck_s: Annotated[
+        float,
+        _ending(
+            min=0,
+            max=3600,
+            help="Seconds after SIGTERM for which it answers on but is not ready, so that a balancer takes it out; "
+            "5 in Kubernetes. SIGINT (^C) waits for none.",
+        ),
+    ] = 0.0,
+    drain_s: Annotated[
+        float | None,
+        _ending(
+            min=0,
+            max=86_400,
+            help="Seconds for what has begun by then; what takes longer is cut, and the exit status is 1. "
+            "Default: --timeout-s and one more.",
+        ),
+    ] = None,
     trace_file: Annotated[
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
@@ -66,11 +85,15 @@ def serve(
 
     Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
     `penstock serve some.onnx`
+
+    SIGTERM and ^C end it once what has begun is answered, with exit status 0; with 1 if any request was cut. A second
+    signal ends it at once.
     """
     predict_module = import_stage("penstock.serve.predict", "serve")
     model_module = import_stage("penstock.serve.model", "serve")
     server = import_stage("penstock.serve.server", "serve")
     connections = import_stage("penstock.serve.connection", "serve")
+    drain = import_stage("penstock.serve.drain", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -85,5 +108,7 @@ def serve(
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
+        drain.DrainLimits(lame_duck_s, timeout_s + 1 if drain_s is None else drain_s),
     )
-    server.serve(paths, settings, say)
+    if server.serve(paths, settings, say):
+        raise typer.Exit(1)
