@@ -27,6 +27,7 @@ _EXTENSIONS = (
     "statistics",
     "logging",
 )
+_MOST_ASKED = 65_536
 NO_CUDA = "shared memory of a GPU is not taken; system shared memory is, with --allow-shared-memory"
 Reply = Callable[..., Response]
 _LOG = logging.getLogger("penstock")
@@ -258,6 +259,8 @@ def set_logging(wanted: dict[str, Any]) -> None:
 async def _object(request: Request) -> dict[str, Any]:
     """The body, a JSON object; nothing at all is an empty one."""
     body = await request.body()
+    if len(body) > _MOST_ASKED:  # read on the event loop, where nobody else is served meanwhile
+        raise RequestError(f"the body has {len(body)} bytes; {_MOST_ASKED} are the most that is taken here", 413)
     content = protocol.parse_json(body) if body.strip() else {}
     if not isinstance(content, dict) or not isinstance(content.get("parameters", {}), dict):
         raise RequestError("the body must be a JSON object, and its parameters another")

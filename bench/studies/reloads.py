@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from traffic import Broken, Client, Served, Tally, drawn, request, serving, wait_until, write_model
+
+from penstock.bench.studies.traffic import (
+    Broken,
+    Client,
+    Served,
+    Tally,
+    drawn,
+    request,
+    serving,
+    wait_until,
+    write_model,
+)
 
 CLIENTS = 4
 SHIFTS = (7, 1_000_007)

@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from traffic import TOLD, Broken, Client, Refused, Served, Tally, drawn, request, serving, write_model
+
+from penstock.bench.studies.traffic import (
+    TOLD,
+    Broken,
+    Client,
+    Refused,
+    Served,
+    Tally,
+    drawn,
+    request,
+    serving,
+    write_model,
+)
 
 
 def client(port: int, seed: int, pause_s: float, tally: Tally) -> None:
