@@ -93,7 +93,7 @@ def watch(served: Served, seconds: float, samples: list[dict[str, Any]], phase: 
         time.sleep(min(1.0, until - now))
 
 
-def soak(minutes: float, rate: float) -> dict[str, Any]:
+def soak(minutes: float, rate: float, kinds: list[str]) -> dict[str, Any]:
     seconds = 60 * minutes
     alone_s, again_s = min(60.0, seconds / 5), min(30.0, seconds / 10)
     spawning = multiprocessing.get_context("spawn")
@@ -104,7 +104,7 @@ def soak(minutes: float, rate: float) -> dict[str, Any]:
         for path in paths:
             write_model(path, *MODELS[path.stem])
         with serving(*paths) as served:
-            abusers = spawning.Process(target=abuse, args=(served.port, begin, over, results))
+            abusers = spawning.Process(target=abuse, args=(served.port, kinds, begin, over, results))
             abusers.start()
             results.get(timeout=120)
             good, began = Good(served.port, rate), time.perf_counter()
@@ -169,10 +169,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second of the good clients together")
+    parser.add_argument("--only", help="these kinds of abusers alone, by name, with commas")
     parser.add_argument("--most-p99-ms", type=float, default=100.0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = soak(options.minutes, options.rate)
+    found = soak(options.minutes, options.rate, options.only.split(",") if options.only else list(RATES))
     report(found)
     rules = broken_rules(found, options.most_p99_ms)
     for rule in rules:
