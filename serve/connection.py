@@ -8,10 +8,7 @@ which is uvicorn's: nothing is decided here that it would decide otherwise.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import functools
-import struct
-import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
 from penstock.serve.heads import Head, read_head, without_upgrade
+from penstock.serve.leaving import LOOK_S, QUIET_S, leave, unread
 from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
@@ -30,13 +28,6 @@ _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
 _FIRST_ROOM = 2**20
-# A server that ends closes a connection once it has been quiet for so long: its client may be about to send the next
-# request, whose answer would tell it to leave.
-_QUIET_S = 1.0
-# How long a client may take to see that a connection has ended; what it sends meanwhile is read, since bytes that are
-# left unread turn the end into a reset, which may overtake the answer before it.
-_LINGER_S = 0.5
-_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -149,9 +140,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._handed or self._left or self._transport.is_closing():
             return
         busy = self._task is not None or self._head is not None or bool(self._waiting) or self._clogged
-        left = self._since + _QUIET_S - self._loop.time()
-        if busy or left > 0 or _unread(self._transport):
-            self._loop.call_later(max(left, _LOOK_S), self.shutdown)
+        left = self._since + QUIET_S - self._loop.time()
+        if busy or left > 0 or unread(self._transport):
+            self._loop.call_later(max(left, LOOK_S), self.shutdown)
         else:
             self._leave(told=False)
 
@@ -243,14 +234,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _leave(self, *, told: bool) -> None:
-        """Say that nothing more comes, and close once the client has closed, or has had the time to."""
         self._left = True
-        if not self._transport.can_write_eof():  # as TLS cannot
-            self._transport.close()
-            return
-        self._transport.set_protocol(_Left(self, None if told else self._server))
-        self._transport.write_eof()
-        self._loop.call_later(_LINGER_S, self._transport.close)
+        leave(self._transport, self.connection_lost, None if told else self._note_late)
+
+    def _note_late(self) -> None:
+        self._server.late += 1
 
     def _go_on(self) -> None:
         """Take what came early, now that there is nothing in the way."""
@@ -319,27 +307,6 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                 return
         self._timer = self._loop.call_later(left, self._watch)
-
-
-class _Left(asyncio.Protocol):
-    """What a connection is after its end: whatever still comes is let fall, and counted if nobody told the client."""
-
-    def __init__(self, connection: Connection, untold: Connections | None) -> None:
-        self._connection, self._untold = connection, untold
-
-    def data_received(self, data: bytes) -> None:
-        if self._untold is not None:
-            self._untold.late += 1
-            self._untold = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connection.connection_lost(exc)
-
-
-def _unread(transport: Any) -> bool:
-    """Whether bytes have come that the event loop has not read yet."""
-    held: Any = transport.get_extra_info("socket")
-    return held is not None and bool(*struct.unpack("i", fcntl.ioctl(held.fileno(), termios.FIONREAD, bytes(4))))
 
 
 @functools.lru_cache(256)

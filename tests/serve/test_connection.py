@@ -374,7 +374,7 @@ def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 
 def test_a_server_that_stops_closes_idle_connections_and_lets_a_request_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_QUIET_S", 0.0)
+    monkeypatch.setattr(connection_module, "QUIET_S", 0.0)
 
     async def scenario() -> None:
         over = asyncio.Event()
