@@ -91,7 +91,11 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply) -> None:
     async def model_ready(name: str, version: str | None = None) -> Response:
         model = repository.find(name, version)
         if repository.ending or not model.ready:
-            why = ENDING if repository.ending else f"model {name!r} has a dead instance"
+            why = (
+                ENDING
+                if repository.ending
+                else f"model {name!r} has an instance that is dead, or that no longer comes back"
+            )
             return reply({"error": why}, 503)
         return reply({"name": name, "ready": True})
 

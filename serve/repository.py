@@ -42,7 +42,11 @@ class Repository:
         if self.ending:
             return [ENDING]
         found = [f"model {name!r} failed to load: {reason}" for name, reason in self.failures.items()]
-        found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
+        found += [
+            f"model {name!r} has an instance that is dead, or that no longer comes back"
+            for name, model in self.models.items()
+            if not model.ready
+        ]
         return found or ([] if self.models else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:

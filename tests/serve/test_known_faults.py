@@ -76,6 +76,7 @@ FAULTS = {
         "test_app.py::test_a_server_with_a_failed_model_is_live_but_not_ready_and_names_it",
         "test_app.py::test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile",
         "test_drain.py::test_a_lame_duck_is_not_ready_and_answers_with_word_to_leave",
+        "test_known_faults.py::test_a_model_whose_batch_takes_longer_than_anybody_waits_is_not_ready_meanwhile",
     ),
     "models are unloaded under requests": (
         "test_known_faults.py::test_a_model_that_is_unloaded_answers_what_it_was_asked_before",
@@ -273,6 +274,30 @@ def test_a_model_that_was_replaced_leaves_nothing_behind(
         await repository.close()
 
     asyncio.run(scenario())
+
+
+def test_a_model_whose_batch_takes_longer_than_anybody_waits_is_not_ready_meanwhile() -> None:
+    gate = threading.Event()
+
+    def work(payloads: list[Any]) -> list[Any]:
+        assert gate.wait(10)
+        return payloads
+
+    async def scenario() -> list[bool]:
+        scheduler = Scheduler(lambda: work, max_batch=4, stall_s=0.05)
+        seen = [scheduler.healthy]
+        asked = asyncio.ensure_future(scheduler.submit("x"))
+        await asyncio.sleep(0.02)
+        seen.append(scheduler.healthy)
+        await asyncio.sleep(0.1)
+        seen.append(scheduler.healthy)
+        gate.set()
+        await asked
+        seen.append(scheduler.healthy)
+        await scheduler.close()
+        return seen
+
+    assert asyncio.run(scenario()) == [True, True, False, True]
 
 
 @pytest.fixture(scope="module")
