@@ -24,8 +24,8 @@ ENDING = "the server is shutting down"
 class Repository:
     """Models by name, and by name why one is missing.
 
-    `unloaded` are those that were taken out on purpose: nobody misses them while there are others. `open` loads a folder
-    or file.
+    `unloaded` are those that were taken out on purpose: nobody misses them while there are others. `open` loads a
+    folder or file.
     `ending` is set once the server has been told to end: it is not ready any more, while its models still answer.
     """
 
