@@ -15,6 +15,9 @@ LONG_HEAD = f"the headers are over the limit of {MOST_HEAD} bytes"
 class Front(Protocol):
     """Whoever lends the connection."""
 
+    @property
+    def leaving(self) -> bool: ...
+
     def given_back(self) -> None: ...
 
     def forgotten(self) -> None: ...
@@ -29,6 +32,7 @@ class Behind(HttpToolsProtocol):
         self._within = self._heading = False
         self._received = self._bodied = 0
         self._begun = 0.0
+        self._ended_with: Any = None
 
     def given(self, transport: Any, data: bytes) -> None:
         """Take a connection, and what was received by it."""
@@ -91,6 +95,27 @@ class Behind(HttpToolsProtocol):
             return
         self._heading = False
         super().on_headers_complete()
+        if self._front.leaving:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """Told that the server ends: the answer to the last request that has begun to come is to say so."""
+        if self._heading or self.cycle is None or self.cycle.response_complete:
+            return
+        if (former := self._ended_with) is not None and former is not self.cycle and not former.response_started:
+            former.keep_alive = True
+        self.cycle.keep_alive, self._ended_with = False, self.cycle
+
+    @property
+    def owed(self) -> int:
+        """How many requests were received, and have not been answered to the end."""
+        if self.cycle is None or self.cycle.response_complete:
+            return int(self.transport.get_write_buffer_size() > 0)
+        return 1 + len(self.pipeline)
+
+    def cut(self) -> None:
+        """End the connection, whatever is under way."""
+        self.transport.abort()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

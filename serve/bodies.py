@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from penstock.serve import compression, predict, protocol
+from penstock.receipt import Receipt
+from penstock.serve import compression, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.predict import Bounds, Inputs, Picture
 from penstock.serve.times import Times
+from penstock.signature import Signature
 
 _FIELDS = ("file", "files")
 
@@ -31,28 +36,66 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     if kind == "multipart/form-data":
         if not hasattr(request.state, "pictures"):  # a form can be read once
             request.state.pictures = await _uploaded(request, bounds)
-        pictures = request.state.pictures
-        return await _decoded(times, lambda: predict.image_inputs(model, pictures, bounds.max_pixels))
-    body, coding = await request.body(), request.headers.get("content-encoding", "identity")
+        reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds.max_pixels)
+        return await _decoded(times, reading)
+    data, coding = await request.body(), request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        data = await asyncio.to_thread(compression.inflate, data, coding, bounds.max_body_bytes)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
+    if _of_long_json(data, header_length, kind):
+        return await _decoded(times, reader.READER.call(_long, data, header_length, _Told.of(model), bounds))
 
     def decode() -> Inputs:
-        data = compression.inflate(body, coding, bounds.max_body_bytes)
         if header_length is not None:
             return _binary(data, header_length, model)
         if kind == "text/csv":
             return predict.csv_inputs(model, data)
-        if kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{"):
+        if _is_json(data, kind):
             return predict.json_inputs(model, data, bounds)
         return predict.image_inputs(model, [Picture(data)], bounds.max_pixels)
 
-    return await _decoded(times, decode)
+    return await _decoded(times, asyncio.to_thread(decode))
 
 
-async def _decoded(times: Times, decode: Callable[[], Inputs]) -> Inputs:
-    """Decode in a thread: a picture takes milliseconds, which others on this event loop should not wait for."""
+def _is_json(data: bytes, kind: str) -> bool:
+    return kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{")
+
+
+def _of_long_json(data: bytes, header_length: str | None, kind: str) -> bool:
+    """Whether a body has so many numbers that they are read in another process; images in base64 are long, but few."""
+    if header_length is not None:
+        return (protocol.json_length(header_length, len(data)) or 0) > reader.LONG
+    return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in data[:256]
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What is to be known of a model to read a request for it."""
+
+    name: str
+    signature: Signature
+    receipt: Receipt | None
+    most_rows: int
+
+    @classmethod
+    def of(cls, model: Model) -> _Told:
+        return cls(model.name, model.signature, model.receipt, model.scheduler.max_queue_rows)
+
+    @property
+    def scheduler(self) -> Any:
+        return SimpleNamespace(max_queue_rows=self.most_rows)
+
+
+def _long(data: Any, header_length: str | None, model: Any, bounds: Bounds) -> Inputs:
+    if header_length is not None:
+        return _binary(bytes(data), header_length, model)
+    return predict.json_inputs(model, data, bounds)
+
+
+async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
+    """Decode beside the event loop: a picture takes milliseconds, which others on it should not wait for."""
     started = time.perf_counter()
-    inputs = await asyncio.to_thread(decode)
+    inputs = await decoding
     times.decode_s = time.perf_counter() - started
     return inputs
 

@@ -20,6 +20,7 @@ from penstock.serve import records
 from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
 from penstock.serve.gate import Gate
 from penstock.serve.heads import Head, answer_lines, read_head, without_upgrade
+from penstock.serve.leaving import LOOK_S, QUIET_S, leave, unread
 from penstock.serve.rights import INFER
 from penstock.serve.wire import Infer, refused
 
@@ -60,6 +61,10 @@ class Connections:
         self._gate = gate
         # What is received goes here until it is known what it is; it is read before the next connection's is.
         self.scratch = memoryview(bytearray(MOST_HEAD))
+        # Of a server that ends: every answer asks its client to leave, and then the idle ones are closed too.
+        self.leaving = self.closing = False
+        # Requests that came on connections which had been closed for being idle.
+        self.late = 0
 
     def takes(self, head: Head) -> bool:
         """Whether a request is to be received here; what is too long or not allowed is refused behind."""
@@ -85,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._body = memoryview(b"")
         self._filled = self._unsent = 0
         self._task: asyncio.Task[None] | None = None
-        self._clogged = self._paused = self._ending = self._handed = False
+        self._clogged = self._paused = self._handed = self._left = False
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
 
@@ -98,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._state.connections.add(self)
         self._since = self._loop.time()
         self._watch()
+        if self._server.closing:
+            self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -140,10 +147,32 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def shutdown(self) -> None:
-        """Told by the server that stops: finish what is under way, and close."""
-        self._ending = True
-        if self._task is None and not self._receiving:
-            self._transport.close()
+        """Told by the server that ends: leave once there is nothing to do, and has been nothing for a while."""
+        if self._handed or self._left or self._transport.is_closing():
+            return
+        busy = self._task is not None or self._head is not None or bool(self._waiting) or self._clogged
+        left = self._since + QUIET_S - self._loop.time()
+        if busy or left > 0 or unread(self._transport):
+            self._loop.call_later(max(left, LOOK_S), self.shutdown)
+        else:
+            self._leave(told=False)
+
+    @property
+    def owed(self) -> int:
+        """How many requests were received here, and have not been answered to the end."""
+        ahead = int(_END in self._waiting)
+        if self._head is not None or ahead:
+            return ahead + (self._head is not None)
+        return int(self._transport.get_write_buffer_size() > 0)
+
+    def cut(self) -> None:
+        """End the connection, whatever is under way."""
+        self._transport.abort()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server ends, and answers ask their clients to leave."""
+        return self._server.leaving
 
     @property
     def _receiving(self) -> bool:
@@ -152,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         """Begin the next request, if what has been received so far holds one."""
-        busy = self._task is not None or self._head is not None or self._clogged or self._ending
+        busy = self._task is not None or self._head is not None or self._clogged
         if not self._waiting or busy or self._transport.is_closing():
             return
         end = self._waiting.find(_END) + len(_END)
@@ -211,13 +240,23 @@ class Connection(asyncio.BufferedProtocol):
         self._state.total_requests += 1
         if self._transport.is_closing():
             return
-        kept = head.keep_alive and not self._ending
+        # What was sent ahead is answered, and the last of it with word to leave.
+        kept = head.keep_alive and not (self._server.leaving and not self._waiting)
         self._write(status, headers, parts, kept=kept)
         self._since = self._loop.time()
         if kept:
             self._go_on()
+        elif self._server.leaving:
+            self._leave(told=True)
         else:
             self._transport.close()
+
+    def _leave(self, *, told: bool) -> None:
+        self._left = True
+        leave(self._transport, self.connection_lost, None if told else self._note_late)
+
+    def _note_late(self) -> None:
+        self._server.late += 1
 
     def _go_on(self) -> None:
         """Take what came early, now that there is nothing in the way."""
@@ -252,6 +291,8 @@ class Connection(asyncio.BufferedProtocol):
         self._state.connections.add(self)
         self._since = self._loop.time()
         self._transport.set_protocol(self)
+        if self._server.closing:
+            self.shutdown()
 
     def _note_progress(self, now: float) -> None:
         """A client that still reads an answer, however slowly, is not idle."""

@@ -14,7 +14,7 @@ from penstock import tritonconfig
 from penstock.serve import protocol, replies
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
-from penstock.serve.repository import Repository
+from penstock.serve.repository import ENDING, Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
@@ -27,6 +27,7 @@ _EXTENSIONS = (
     "statistics",
     "logging",
 )
+_MOST_ASKED = 65_536
 NO_CUDA = "shared memory of a GPU is not taken; system shared memory is, with --allow-shared-memory"
 Reply = Callable[..., Response]
 _LOG = logging.getLogger("penstock")
@@ -88,8 +89,9 @@ def _add_metadata(app: FastAPI, repository: Repository, reply: Reply) -> None:
     @app.get("/v2/models/{name}/ready", tags=["models"])
     @app.get("/v2/models/{name}/versions/{version}/ready", tags=["models"])
     async def model_ready(name: str, version: str | None = None) -> Response:
-        if not repository.look(name, version).ready:
-            return reply({"error": f"model {name!r} has a dead instance"}, 503)
+        if repository.ending or not repository.look(name, version).ready:
+            broken = f"model {name!r} has an instance that is dead, or that no longer comes back"
+            return reply({"error": ENDING if repository.ending else broken}, 503)
         return reply({"name": name, "ready": True})
 
 
@@ -282,6 +284,8 @@ def set_logging(wanted: dict[str, Any]) -> None:
 async def _object(request: Request) -> dict[str, Any]:
     """The body, a JSON object; nothing at all is an empty one."""
     body = await request.body()
+    if len(body) > _MOST_ASKED:  # read on the event loop, where nobody else is served meanwhile
+        raise RequestError(f"the body has {len(body)} bytes; {_MOST_ASKED} are the most that is taken here", 413)
     content = protocol.parse_json(body) if body.strip() else {}
     if not isinstance(content, dict) or not isinstance(content.get("parameters", {}), dict):
         raise RequestError("the body must be a JSON object, and its parameters another")

@@ -97,6 +97,7 @@ class Model:
             max_delay_ms=limits.max_delay_ms,
             instances=(limits.instances or 1) * len(limits.devices),
             run_limit_s=limits.run_limit_s,
+            stall_s=limits.timeout_s,  # nobody who came when its batch began is still waiting
             observer=Told(metrics.observer(name, version), self.statistics),
         )
 

@@ -26,14 +26,16 @@ UNLOADED = "unloaded"
 # What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
 _SETTLE_S, _STEP_S = 300.0, 0.5
 MODES = ("explicit", "none", "poll")
+ENDING = "the server is shutting down"
 
 
 @dataclass
 class Repository:
     """Models by name, and by name why one is missing.
 
-    `unloaded` are those that were taken out on purpose: they are missed by nobody. `held_back` says why a newer version
-    does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of `MODES`.
+    `unloaded` are those that were taken out on purpose: nobody misses them while there are others. `held_back` says why
+    a newer version does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of
+    `MODES`. `ending` is set once the server has been told to end: it is not ready then, while its models still answer.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -47,16 +49,23 @@ class Repository:
     shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
     _closed: bool = False
+    ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
     def problems(self) -> list[str]:
         """Why the server is not ready: each declared model that does not answer, or that there is none."""
+        if self.ending:
+            return [ENDING]
         found = [f"model {name!r} failed to load: {reason}" for name, reason in self.failures.items()]
-        found += [f"model {name!r} has a dead instance" for name, model in self.models.items() if not model.ready]
+        found += [
+            f"model {name!r} has an instance that is dead, or that no longer comes back"
+            for name, model in self.models.items()
+            if not model.ready
+        ]
         found += self.routes.problems(self.models)
-        return found or ([] if self.models or self.unloaded else ["no model is loaded"])
+        return found or ([] if self.models else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
         """Name, version, state and reason of each model, or of those that are ready, as the protocol lists them."""
@@ -123,7 +132,7 @@ class Repository:
     def is_ready(self, name: str, version: str | None = None) -> bool:
         """Whether requests for that name would be answered."""
         try:
-            return self.look(name, version).ready
+            return self.look(name, version).ready and not self.ending
         except RequestError:
             return False
 

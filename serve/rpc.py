@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 import penstock
 from penstock.serve import calls, control, messages, payloads, rpcguard
 from penstock.serve.access import Access
+from penstock.serve.drain import Calls
 from penstock.serve.errors import RequestError
 from penstock.serve.gate import Gate, Refused
 from penstock.serve.model import Model
@@ -41,6 +42,8 @@ class Service:
     ) -> None:
         self._repository, self._regions, self._tracer, self._watch = repository, regions, tracer, watch
         self._admit = None if gate is None else rpcguard.every_message(gate)
+        self.calls = Calls()
+        self._taking: set[asyncio.Future[None]] = set()
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -163,21 +166,30 @@ class Service:
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
         answer = messages.message("ModelStreamInferResponse")
         waiting: asyncio.Queue[asyncio.Task[tuple[Any, str]] | None] = asyncio.Queue(_MOST_STREAMED)
+        owed = 0
 
         async def take() -> None:
+            nonlocal owed
             try:
                 async for request in requests:
+                    self.calls.begun += 1
+                    owed += 1
                     await waiting.put(asyncio.ensure_future(self._streamed(request, context)))
             finally:
                 await waiting.put(None)
 
         taking = asyncio.ensure_future(take())
+        self._taking.add(taking)
         try:
             while (held := await waiting.get()) is not None:
                 answered, why = await held
                 answered.parameters["triton_final_response"].bool_param = True
                 yield answer(error_message=why, infer_response=answered)
+                self.calls.answered += 1
+                owed -= 1
         finally:
+            self.calls.gone += owed
+            self._taking.discard(taking)
             taking.cancel()
             while not waiting.empty():
                 if (held := waiting.get_nowait()) is not None:
@@ -197,6 +209,11 @@ class Service:
             if failed.status >= 500:
                 answered.parameters[_ID].string_param = record.name()
             return answered, str(failed)
+
+    def end_streams(self) -> None:
+        """Take nothing more by streams, which end once they have answered what had come."""
+        for taking in self._taking:
+            taking.cancel()
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
@@ -221,7 +238,7 @@ async def start(
     ]
     guards = None if access.gate is None else [rpcguard.Guard(access.gate)]
     server = grpc.aio.server(interceptors=guards, options=options)
-    handlers = {name: _unary(getattr(service, name), name) for name in messages.METHODS}
+    handlers = {name: _unary(getattr(service, name), name, service.calls) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
         messages.message("ModelInferRequest").FromString,
@@ -239,20 +256,31 @@ async def start(
     await server.start()
 
     async def stop(within_s: float) -> None:
+        service.end_streams()
         await server.stop(within_s)
+
+    service.calls.stop = stop
 
     return stop
 
 
-def _unary(method: Callable[..., Awaitable[Any]], name: str) -> Any:
+def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> Any:
     """A handler that turns failures into gRPC's codes."""
 
     async def handle(request: Any, context: Any) -> Any:
+        answered = True
+        counted.begun += 1
         try:
             return await method(request, context)
         except Exception as error:
             failed = error if isinstance(error, calls.Failed) else calls.failed(error, context)
             await context.abort(failed.code, str(failed))
+        except asyncio.CancelledError:
+            answered = False
+            raise
+        finally:
+            counted.answered += answered
+            counted.gone += not answered
 
     return grpc.unary_unary_rpc_method_handler(
         handle, messages.message(f"{name}Request").FromString, messages.message(f"{name}Response").SerializeToString

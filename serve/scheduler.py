@@ -70,6 +70,7 @@ class _Instance:
 
     function: BatchFunction
     thread: CallThread = field(default_factory=lambda: CallThread("penstock-instance"))
+    busy_since: float | None = None
 
 
 class Scheduler:
@@ -82,6 +83,7 @@ class Scheduler:
         max_delay_ms: see the module's text.
         instances: how many batches may be under way at once.
         run_limit_s: seconds after which a batch is held to hang, and its instance is replaced; None waits for ever.
+        stall_s: seconds after which an instance that is still at its batch counts as unhealthy; None waits for ever.
         observer: told of batches and of the queue.
     """
 
@@ -94,9 +96,10 @@ class Scheduler:
         max_delay_ms: float = 0.0,
         instances: int = 1,
         run_limit_s: float | None = None,
+        stall_s: float | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._run_limit_s = run_limit_s
+        self._run_limit_s, self._stall_s = run_limit_s, stall_s
         self.max_batch = max_batch
         self.max_queue_rows = max_queue_rows
         self._make = make
@@ -117,9 +120,14 @@ class Scheduler:
 
     @property
     def healthy(self) -> bool:
-        """Whether every instance is there to work."""
+        """Whether every instance is there to work, and none has been at one batch for too long."""
         well = all(getattr(instance.function, "well", True) for instance in self._instances)
-        return well and self._dead == 0 and not self._closed
+        return well and self._dead == 0 and not self._closed and not self._stalled
+
+    @property
+    def _stalled(self) -> bool:
+        began = [held.busy_since for held in self._instances if held.busy_since is not None]
+        return self._stall_s is not None and bool(began) and time.monotonic() - min(began) > self._stall_s
 
     @property
     def instances(self) -> int:
@@ -374,9 +382,13 @@ class Scheduler:
 
     async def _results_of(self, instance: _Instance, items: list[Item]) -> tuple[list[Any], float]:
         call = instance.thread.call(_timed, instance.function, items)
-        if self._run_limit_s is None:
-            return await call  # type: ignore[no-any-return]
-        done, _ = await asyncio.wait([call], timeout=self._run_limit_s)
+        instance.busy_since = time.monotonic()
+        try:
+            if self._run_limit_s is None:
+                return await call  # type: ignore[no-any-return]
+            done, _ = await asyncio.wait([call], timeout=self._run_limit_s)
+        finally:
+            instance.busy_since = None
         if not done:
             raise Hung(f"a batch did not come back within {self._run_limit_s:g} s (--run-limit-s)")
         return call.result()  # type: ignore[no-any-return]

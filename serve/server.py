@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import math
-import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +19,7 @@ from penstock.serve import lifecycle, logs, telemetry, threads
 from penstock.serve.access import Access, AccessFiles
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import ConnectionLimits, Connections
+from penstock.serve.drain import Calls, DrainingServer, DrainLimits, end_process
 from penstock.serve.guard import Guard
 from penstock.serve.lifecycle import Lifecycle
 from penstock.serve.metrics import Metrics
@@ -64,10 +62,13 @@ class Settings:
     otel: bool | None = None
     access: AccessFiles = field(default_factory=AccessFiles)
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    drain: DrainLimits = field(default_factory=DrainLimits)
 
 
-def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way and return.
+def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> int:
+    """Serve the models under `paths` until SIGTERM or SIGINT, then finish what is under way.
+
+    Returns how many requests were received and not answered: 0, unless what was under way took too long.
 
     Raises:
         PenstockError: no model can be served, the address is taken, the trace file cannot be written, or the keys or
@@ -88,16 +89,19 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         state = "listening, but not ready," if repository.problems else "ready"
+        calls = Calls()
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer, watch, access.gate)
+            calls = service.calls
             besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
         app = create_app(repository, metrics, bounds, beside, regions, tracer, keyed=gate is not None, watch=watch)
         if gate is not None:
             metrics.include(gate.families)
+        connections = Connections(app.infer, settings.connections, gate)
         config = uvicorn.Config(
             app if gate is None else Guard(app, gate),
-            http=Connections(app.infer, settings.connections, gate),  # type: ignore[arg-type] # called, as a class would be
+            http=connections,  # type: ignore[arg-type] # called, as a class would be
             log_config=None,
             # Its warnings are of what clients send, who are told themselves.
             log_level="error",
@@ -106,13 +110,11 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
             server_header=False,
             # Idle connections are looked after by their own protocol, in whose hands they are.
             timeout_keep_alive=math.ceil(settings.connections.idle_s),
-            # No request is waited for longer than its own limit.
-            timeout_graceful_shutdown=math.ceil(limits.timeout_s) + 1,
         )
         if access.certificates is not None:
             config.load()  # which makes a context of its own settings, that is none
             config.ssl = access.certificates.context
-        server = uvicorn.Server(config)
+        server = DrainingServer(config, connections, repository, calls, settings.drain, say)
         # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -125,9 +127,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         say(f"{state} at {access.scheme}://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
         server.run(sockets=[listener])
     if threads.any_stuck():
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(0)
+        end_process(server.lost)
+    return server.lost
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:

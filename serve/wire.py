@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from typing_extensions import Buffer
 
-from penstock.serve import compression, protocol, replies
+from penstock.serve import compression, protocol, reader, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.model import Model
@@ -132,9 +132,13 @@ class Infer:
 
     async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
         said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
+        slow = _json_bytes(body, said)
+        if slow > reader.LONG and not self._regions.allowed:  # regions are this process's
+            found: InferRequest = await reader.READER.call(protocol.decode, body, said, model.signature)
+            return found
         read = functools.partial(model.layouts.decode, body, said, model.signature, self._regions)
         # JSON and texts are read an element at a time.
-        slow = memoryview(body).nbytes if model.reads_text else _json_bytes(body, said)
+        slow = memoryview(body).nbytes if model.reads_text else slow
         return await asyncio.to_thread(read) if slow > _LONG_JSON else read()
 
 

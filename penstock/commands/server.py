@@ -18,6 +18,7 @@ _running = functools.partial(typer.Option, rich_help_panel="How models run")
 _coming = functools.partial(typer.Option, rich_help_panel="Which models are served")
 _clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
 _access = functools.partial(typer.Option, rich_help_panel="Who may come")
+_ending = functools.partial(typer.Option, rich_help_panel="How it ends")
 _watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
 
 
@@ -106,6 +107,24 @@ def serve(
         _access(metavar="FILE", help="Certificate in PEM, with its chain, for HTTPS and gRPC; read anew likewise."),
     ] = None,
     tls_key: Annotated[Path | None, _access(metavar="FILE", help="Its private key in PEM, not encrypted.")] = None,
+    lame_duck_s: Annotated[
+        float,
+        _ending(
+            min=0,
+            max=3600,
+            help="Seconds after SIGTERM for which it answers on but is not ready, so that a balancer takes it out; "
+            "5 in Kubernetes. SIGINT (^C) waits for none.",
+        ),
+    ] = 0.0,
+    drain_s: Annotated[
+        float | None,
+        _ending(
+            min=0,
+            max=86_400,
+            help="Seconds for what has begun by then; what takes longer is cut, and the exit status is 1. "
+            "Default: --timeout-s and one more.",
+        ),
+    ] = None,
     trace_file: Annotated[
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
@@ -132,6 +151,9 @@ def serve(
 
     Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
     `penstock serve some.onnx`
+
+    SIGTERM and ^C end it once what has begun is answered, with exit status 0; with 1 if any request was cut. A second
+    signal ends it at once.
     """
     predict_module = import_stage("penstock.serve.predict", "serve")
     model_module = import_stage("penstock.serve.model", "serve")
@@ -141,6 +163,7 @@ def serve(
     lifecycle = import_stage("penstock.serve.lifecycle", "serve")
     routes = import_stage("penstock.serve.routes", "serve")
     shadows = import_stage("penstock.serve.shadow", "serve")
+    drain = import_stage("penstock.serve.drain", "serve")
     settings = server.Settings(
         server.Address(host, port, options.grpc_port(grpc_port, port)),
         model_module.Limits(
@@ -163,5 +186,7 @@ def serve(
         lifecycle.Lifecycle(
             mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ()), shadows.parse(shadow or ())
         ),
+        drain.DrainLimits(lame_duck_s, timeout_s + 1 if drain_s is None else drain_s),
     )
-    server.serve(paths, settings, say)
+    if server.serve(paths, settings, say):
+        raise typer.Exit(1)

@@ -1,0 +1,181 @@
+"""A process that reads long JSON: a parser holds the interpreter for as long as it takes, and with it everybody else.
+
+60 MB of numbers keep every thread of the process that parses them from running for a third of a second at a time, and
+for a second in all. So what is long goes to one process beside the server, a request at a time, and comes back as
+arrays; it is begun with the first such request, and anew if it dies. Here it costs copies, which others can run beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from typing_extensions import Buffer
+
+from penstock.serve.errors import RequestError
+from penstock.serve.threads import CallThread
+
+# JSON of so many bytes is read in a few milliseconds, which is what the way to another process and back takes.
+LONG = 2**20
+# Whoever waits for other answers goes first.
+_NICE = 5
+_LENGTHS = struct.Struct("<QQ")
+
+
+class _Wish:
+    """A call, and whether its caller still waits for it."""
+
+    def __init__(self, call: tuple[Callable[..., Any], tuple[Any, ...]], body: Buffer) -> None:
+        self.call, self.body, self.gone = call, body, False
+
+
+class _Died(Exception):
+    """The process ended before it answered."""
+
+
+class Reader:
+    """One such process, asked from any event loop."""
+
+    def __init__(self) -> None:
+        self._thread: CallThread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._current: _Wish | None = None
+        self._lock = threading.Lock()
+
+    async def call(self, function: Callable[..., Any], body: Buffer, *arguments: Any) -> Any:
+        """`function(body, *arguments)` in the other process, which finds the function by its name.
+
+        Raises:
+            RequestError: 503, the process died over it; or whatever the function raises.
+        """
+        if self._thread is None:
+            self._thread = CallThread("penstock-reader")
+        wish = _Wish((function, arguments), body)
+        try:
+            done, value = await self._thread.call(self._answer, wish)
+        except asyncio.CancelledError:  # nobody waits for it: the next in line should not either
+            with self._lock:
+                wish.gone = True
+                if self._current is wish:
+                    self._kill()
+            raise
+        if not done:
+            raise value
+        return value
+
+    def _answer(self, wish: _Wish) -> tuple[bool, Any]:
+        """Whether the function gave something, and what it gave or raised."""
+        with self._lock:
+            if wish.gone:
+                return True, None
+            self._current = wish
+            if self._process is None or self._process.poll() is not None:
+                self._process = _begun()
+            process = self._process
+        try:
+            return _exchanged(process, wish)
+        except (OSError, _Died):
+            self._kill()
+            return False, RequestError(
+                "the process that reads long JSON died over this request; send its tensors in binary", 503
+            )
+        finally:
+            with self._lock:
+                self._current = None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    @property
+    def process_id(self) -> int | None:
+        """The process's, once there has been one."""
+        return None if self._process is None else self._process.pid
+
+
+def _begun() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "penstock.serve.reader"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
+
+
+def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> tuple[bool, Any]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    call, body = pickle.dumps(wish.call), memoryview(wish.body).cast("B")
+    for part in (_LENGTHS.pack(len(call), len(body)), call, body):
+        _write(process.stdin, part)
+    said, count = _LENGTHS.unpack(_read(process.stdout, _LENGTHS.size))
+    sizes = struct.unpack(f"<{count}Q", _read(process.stdout, 8 * count))
+    text = _read(process.stdout, said)
+    found: tuple[bool, Any] = pickle.loads(text, buffers=[_read(process.stdout, size) for size in sizes])  # noqa: S301
+    return found
+
+
+def _write(stream: Any, data: Buffer) -> None:
+    left = memoryview(data)
+    while len(left):
+        left = left[stream.write(left) :]
+
+
+def _read(stream: Any, size: int) -> memoryview:
+    """So many bytes, in memory of their own.
+
+    Raises:
+        _Died: there are no more.
+    """
+    held: memoryview = np.empty(size, np.uint8).data
+    left = held
+    while len(left):
+        count = stream.readinto(left)
+        if not count:
+            raise _Died
+        left = left[count:]
+    return held
+
+
+def _serve(requests: io.RawIOBase, answers: io.RawIOBase) -> None:
+    """Answer one call after the other, until there are no more."""
+    while True:
+        said, size = _LENGTHS.unpack(_read(requests, _LENGTHS.size))
+        function, arguments = pickle.loads(_read(requests, said))  # noqa: S301
+        body = _read(requests, size)
+        try:
+            found = (True, function(body, *arguments))
+        except Exception as error:
+            found = (False, error)
+        _answer(answers, found)
+        del found, body  # not kept until the next
+
+
+def _answer(answers: io.RawIOBase, found: tuple[bool, Any]) -> None:
+    buffers: list[Any] = []
+    text = pickle.dumps(found, protocol=5, buffer_callback=lambda held: buffers.append(held.raw()))
+    sizes = struct.pack(f"<{len(buffers)}Q", *map(len, buffers))
+    for part in (_LENGTHS.pack(len(text), len(buffers)), sizes, text, *buffers):
+        _write(answers, part)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the server, at whose end there are no more requests
+    os.nice(_NICE)
+    requests, answers = os.fdopen(0, "rb", buffering=0), os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # whatever prints must not do so amid the answers
+    with suppress(_Died, BrokenPipeError):
+        _serve(requests, answers)
+
+
+READER = Reader()
+
+if __name__ == "__main__":
+    main()
