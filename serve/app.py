@@ -21,10 +21,10 @@ from penstock.serve.errors import RequestError
 from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
+from penstock.serve.outcomes import Closed
 from penstock.serve.predict import Bounds
 from penstock.serve.records import PREDICT, REQUEST_ID, Record
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch

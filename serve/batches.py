@@ -33,6 +33,11 @@ class Item:
     timer: asyncio.TimerHandle | None = None
     entered: float = field(default_factory=time.perf_counter)
 
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits that there is no answer, if anybody still does."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
 
 # From this priority on an item gives way: it leaves the queue where there is no room for another.
 LAST = 2**31

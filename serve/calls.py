@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from penstock.serve.errors import explained
+from penstock.serve.outcomes import Expired
 from penstock.serve.records import Record, Road
-from penstock.serve.scheduler import Expired
 from penstock.serve.watch import Watch
 
 # gRPC's code for each HTTP status that a failure has.

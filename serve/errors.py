@@ -8,7 +8,7 @@ from collections.abc import Callable
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, RejectedInput
-from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Unmeetable
+from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
 from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 

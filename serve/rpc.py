@@ -20,9 +20,9 @@ from penstock.serve.drain import Calls
 from penstock.serve.errors import RequestError
 from penstock.serve.gate import Gate, Refused
 from penstock.serve.model import Model
+from penstock.serve.outcomes import Closed
 from penstock.serve.records import CALL, REQUEST_ID, STREAM, Record
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch

@@ -9,49 +9,27 @@ does. Batches run in a thread of their instance, but for those that are done soo
 from __future__ import annotations
 
 import asyncio
-import bisect
 import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, InstanceLost
-from penstock.serve.batches import LAST, Item, choose, order, share
+from penstock.serve.batches import LAST, Item, choose, share
 from penstock.serve.curves import Curve
+from penstock.serve.outcomes import Closed, Expired, Hung
+from penstock.serve.posts import BatchFunction, Post
+from penstock.serve.queues import Queue
 from penstock.serve.quick import Quick
-from penstock.serve.threads import CallThread
 from penstock.serve.times import Times
 
 log = logging.getLogger(__name__)
 
-BatchFunction = Callable[[list[Any]], list[Any]]
 _LOOK_S = 0.25
 # A runner that takes longer to close is left to itself.
 _RELEASE_S = 30.0
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-
-
-class QueueFull(PenstockError):
-    """The queue has no room for the rows; try again later."""
-
-
-class Expired(PenstockError):
-    """The deadline passed before the answer was there."""
-
-
-class Unmeetable(Expired):
-    """The deadline would pass before there could be an answer, by how long batches take."""
-
-
-class Hung(InstanceDead):
-    """A batch did not come back within the limit. Its thread cannot be ended, and is left to itself."""
-
-
-class Closed(PenstockError):
-    """The scheduler takes no more work."""
 
 
 class Observer(Protocol):
@@ -62,15 +40,6 @@ class Observer(Protocol):
     def pending(self, rows: int) -> None: ...
 
     def closed(self, reason: str) -> None: ...
-
-
-@dataclass(eq=False)
-class _Instance:
-    """One batch function and the single thread that calls it, while the event loop does not."""
-
-    function: BatchFunction
-    thread: CallThread = field(default_factory=lambda: CallThread("penstock-instance"))
-    busy_since: float | None = None
 
 
 class Scheduler:
@@ -101,14 +70,12 @@ class Scheduler:
     ) -> None:
         self._run_limit_s, self._stall_s = run_limit_s, stall_s
         self.max_batch = max_batch
-        self.max_queue_rows = max_queue_rows
         self._make = make
         self._max_delay_s = max_delay_ms / 1000
         self._observer = observer
-        self._instances = [_Instance(make()) for _ in range(instances)]
+        self._instances = [Post(make()) for _ in range(instances)]
         self._free = list(self._instances)
-        self._queue: list[Item] = []
-        self._pending = 0
+        self._queue = Queue(max_queue_rows, max_batch, None if observer is None else observer.pending)
         self._dead = 0
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +88,7 @@ class Scheduler:
     @property
     def healthy(self) -> bool:
         """Whether every instance is there to work, and none has been at one batch for too long."""
-        well = all(getattr(instance.function, "well", True) for instance in self._instances)
+        well = all(instance.says("well", otherwise=True) for instance in self._instances)
         return well and self._dead == 0 and not self._closed and not self._stalled
 
     @property
@@ -142,17 +109,22 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether an instance is free, and nothing waits for one."""
-        return bool(self._free) and not self._queue
+        return bool(self._free) and not self._queue.items
+
+    @property
+    def max_queue_rows(self) -> int:
+        """Rows that may wait."""
+        return self._queue.max_rows
 
     @property
     def pending_rows(self) -> int:
         """Rows that wait for an instance."""
-        return self._pending
+        return self._queue.rows
 
     @property
     def pending_items(self) -> int:
         """Items that wait for an instance."""
-        return len(self._queue)
+        return len(self._queue.items)
 
     @property
     def states(self) -> dict[str, int]:
@@ -162,7 +134,7 @@ class Scheduler:
 
     def start(self) -> None:
         """See to instances that die while they are idle too, from now on; to be called on the event loop."""
-        for instance in [instance for instance in self._free if getattr(instance.function, "gone", False)]:
+        for instance in [instance for instance in self._free if instance.says("gone", otherwise=False)]:
             log.error("an idle instance died; it is restarted")
             self._free.remove(instance)
             self._keep(self._revive(instance))
@@ -195,92 +167,33 @@ class Scheduler:
             QueueFull: no room; Expired: too late; Unmeetable: it would be; Closed: shutting down; or what the batch
             function raised for it.
         """
-        self._admit(rows)
+        if not 1 <= rows <= self.max_batch:
+            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
+        if self._closed:
+            raise Closed("the server is shutting down; send the request elsewhere")
+        self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
         if priority >= LAST:
             key, kind = object(), None
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        if timeout_s is not None:
-            self._meet(timeout_s, rows, key, kind, priority, now)
-        urgent, number = bool(self._free), next(self._numbers)
+        now, urgent, number = loop.time(), bool(self._free), next(self._numbers)
         item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times, kind)
         if timeout_s is not None:
+            self._queue.meet(item, timeout_s, self._curve, len(self._instances))
             item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
-        self._enqueue(item)
+        self._queue.enter(item)
         self._soon()
         try:
             return await item.future
         finally:
             if item.timer is not None:
                 item.timer.cancel()
-            self._discard(item)
-
-    def _admit(self, rows: int) -> None:
-        """Refuse rows that there is no room for."""
-        if not 1 <= rows <= self.max_batch:
-            raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
-        if self._closed:
-            raise Closed("the server is shutting down; send the request elsewhere")
-        # What idle instances are about to take does not wait.
-        taken = len(self._free) * self.max_batch if self._timer is None else 0
-        over = self._pending + rows - self.max_queue_rows - taken
-        if over > 0 and not self._make_room(over):
-            raise QueueFull(
-                f"{self._pending} rows are waiting and the queue holds {self.max_queue_rows}; try again soon"
-            )
-
-    def _make_room(self, rows: int) -> bool:
-        """Take as many rows out of the queue, of items that give way; False if there are not so many."""
-        while rows > 0 and self._queue and self._queue[-1].priority >= LAST:
-            item = self._queue[-1]
-            self._discard(item)
-            _fail(item, QueueFull("it gave way to others"))
-            rows -= item.rows
-        return rows <= 0
-
-    def _meet(self, timeout_s: float, rows: int, key: Hashable, kind: Hashable, priority: int, now: float) -> None:
-        """Refuse what could not be answered in time, however well everything goes."""
-        if timeout_s > self._curve.longest_s * (2 + self._pending):
-            return
-        ahead: dict[tuple[Hashable, Hashable], int] = {}
-        for item in itertools.takewhile(lambda item: item.priority <= priority, self._queue):
-            ahead[item.key, item.kind] = ahead.get((item.key, item.kind), 0) + item.rows
-        before_s = 0.0
-        for (other, held), count in ahead.items():
-            # Its own batch takes along those of its key that fill none.
-            batches = count // self.max_batch if other == key else -(-count // self.max_batch)
-            before_s += batches * self._curve.at_least(held, min(count, self.max_batch), now)
-        own_s = self._curve.at_least(kind, rows, now)
-        if before_s / len(self._instances) + own_s > timeout_s:
-            raise Unmeetable(
-                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(ahead.values())} rows wait before "
-                f"it, and such a batch takes {own_s:.2g} s at the least"
-            )
-
-    def _enqueue(self, item: Item) -> None:
-        item.queued = True
-        bisect.insort(self._queue, item, key=order)
-        self._count(item.rows)
-
-    def _discard(self, item: Item) -> None:
-        """Take an item out of the queue, if it still waits there."""
-        if not item.queued:
-            return
-        item.queued = False
-        del self._queue[bisect.bisect_left(self._queue, order(item), key=order)]
-        self._count(-item.rows)
-
-    def _count(self, rows: int) -> None:
-        self._pending += rows
-        if self._observer is not None:
-            self._observer.pending(self._pending)
+            self._queue.discard(item)
 
     def _expire(self, item: Item, timeout_s: float) -> None:
         if item.times is not None:
             item.times.late(time.perf_counter() - item.entered, queued=item.queued)
-        self._discard(item)
-        if not item.future.done():
-            item.future.set_exception(Expired(f"no answer within the timeout of {timeout_s:g} s"))
+        self._queue.discard(item)
+        item.fail(Expired(f"no answer within the timeout of {timeout_s:g} s"))
 
     def _soon(self) -> None:
         """Dispatch once the event loop has taken in what has come by now: it may fill one batch."""
@@ -295,8 +208,8 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
-        while self._free and self._queue:
-            choice = choose(self._queue, self.max_batch, loop.time(), self._max_delay_s)
+        while self._free and self._queue.items:
+            choice = choose(self._queue.items, self.max_batch, loop.time(), self._max_delay_s)
             if not choice.items:
                 assert choice.look_again is not None
                 self._timer = loop.call_at(choice.look_again, self._dispatch)
@@ -305,7 +218,7 @@ class Scheduler:
             if self._observer is not None:
                 self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
             for item in items:
-                self._discard(item)
+                self._queue.discard(item)
             instance = self._free.pop()
             if self._quick.holds(items) and self._ran_here(instance, items):
                 self._free.append(instance)
@@ -319,11 +232,11 @@ class Scheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _ran_here(self, instance: _Instance, items: list[Item]) -> bool:
+    def _ran_here(self, instance: Post, items: list[Item]) -> bool:
         """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
         started = time.perf_counter()
         try:
-            results, compute_s = _timed(instance.function, items)
+            results, compute_s = instance.run_here(items)
         except Exception:
             self._quick.failed(items, time.perf_counter() - started)
             return False
@@ -331,16 +244,13 @@ class Scheduler:
         self._quick.held_up(items, compute_s)
         return True
 
-    async def _work(self, instance: _Instance, items: list[Item]) -> None:
+    async def _work(self, instance: Post, items: list[Item]) -> None:
         try:
             await self._run(instance, items)
         except Hung as error:
             log.error("an instance hangs: %s; it is replaced", error)
             for item in items:
-                _fail(item, error)
-            _kill(instance.function)
-            instance.thread.abandon()
-            instance.function, instance.thread = _nothing, CallThread("penstock-instance")
+                item.fail(error)
             self._dispatch()
             await self._revive(instance)
         except InstanceDead as error:
@@ -352,52 +262,37 @@ class Scheduler:
             self._free.append(instance)
             self._dispatch()
 
-    async def _revive(self, instance: _Instance) -> None:
+    async def _revive(self, instance: Post) -> None:
         """Have a dead instance work again."""
         await self._restart(instance)
         self._free.append(instance)
         self._dispatch()
 
-    async def _run(self, instance: _Instance, items: list[Item]) -> None:
+    async def _run(self, instance: Post, items: list[Item]) -> None:
         """Run items as one batch; if it fails, in halves, until the item at fault stands alone."""
         items = [item for item in items if not item.future.done()]
         if not items:
             return
         started = time.perf_counter()
         try:
-            results, compute_s = await self._results_of(instance, items)
+            results, compute_s = await instance.run(items, self._run_limit_s)
         except InstanceDead:
             raise
         except Exception as error:
             if len(items) == 1:
-                _fail(items[0], error)
+                items[0].fail(error)
                 return
             middle = len(items) // 2
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return
         self._settle(instance, items, results, started, compute_s)
-        if getattr(instance.function, "light", False):
+        if instance.says("light", otherwise=False):
             self._quick.told(items, compute_s)
 
-    async def _results_of(self, instance: _Instance, items: list[Item]) -> tuple[list[Any], float]:
-        call = instance.thread.call(_timed, instance.function, items)
-        instance.busy_since = time.monotonic()
-        try:
-            if self._run_limit_s is None:
-                return await call  # type: ignore[no-any-return]
-            done, _ = await asyncio.wait([call], timeout=self._run_limit_s)
-        finally:
-            instance.busy_since = None
-        if not done:
-            raise Hung(f"a batch did not come back within {self._run_limit_s:g} s (--run-limit-s)")
-        return call.result()  # type: ignore[no-any-return]
-
-    def _settle(
-        self, instance: _Instance, items: list[Item], results: list[Any], started: float, compute_s: float
-    ) -> None:
+    def _settle(self, instance: Post, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
         """Give each item its result."""
-        if getattr(instance.function, "steady", False):
+        if instance.says("steady", otherwise=False):
             rows = sum(item.rows for item in items)
             self._curve.told(items[0].kind, rows, compute_s, asyncio.get_running_loop().time())
         if self._observer is not None:
@@ -418,20 +313,20 @@ class Scheduler:
         for item in items:
             if not isinstance(error, InstanceLost):
                 if item.returned and len(items) == 1:
-                    _fail(item, error)
+                    item.fail(error)
                     continue
                 if item.returned:
                     item.key = object()
                 item.returned = True
-            self._enqueue(item)
+            self._queue.enter(item)
 
-    async def _restart(self, instance: _Instance) -> None:
+    async def _restart(self, instance: Post) -> None:
         self._dead += 1
-        await instance.thread.call(_release, instance.function)
+        await instance.release()
         for attempt in itertools.count():
             await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S) - 1)])
             try:
-                await instance.thread.call(_replace, instance, self._make)
+                await instance.replace(self._make)
             except Exception as error:
                 log.error("the instance cannot be restarted: %s", error)
                 continue
@@ -441,8 +336,7 @@ class Scheduler:
     def settled(self, timeout_s: float) -> bool:
         """Wait until what the instances still prepare in the background is done; False if that takes longer."""
         until = time.monotonic() + timeout_s
-        waits = [getattr(instance.function, "settled", None) for instance in self._instances]
-        return all(wait(max(0.0, until - time.monotonic())) for wait in waits if wait is not None)
+        return all(instance.settled(until - time.monotonic()) for instance in self._instances)
 
     async def close(self) -> None:
         """Take no more work, finish what was taken, give back what the instances hold, and end the threads."""
@@ -455,60 +349,15 @@ class Scheduler:
             if self._dead and self._dead == len(self._tasks):  # nobody is left who could finish anything
                 for task in self._tasks:
                     task.cancel()
-                for item in list(self._queue):
-                    _fail(item, Closed("the server is shutting down and its instances are dead"))
+                for item in list(self._queue.items):
+                    item.fail(Closed("the server is shutting down and its instances are dead"))
             await asyncio.wait(self._tasks, timeout=0.1)
         released = []
         for instance in self._instances:
-            released.append(instance.thread.call(_let_go, instance))
-            instance.thread.end()
+            released.append(instance.release())
+            instance.end()
         self._instances.clear()
         self._free.clear()
         stuck = (await asyncio.wait(released, timeout=_RELEASE_S))[1] if released else ()
         if stuck:
             log.warning("%d instances did not give back what they hold within %g s", len(stuck), _RELEASE_S)
-
-
-def _nothing(payloads: list[Any]) -> list[Any]:
-    """In the place of a function that hangs."""
-    raise RuntimeError("the instance is being replaced")
-
-
-def _timed(function: BatchFunction, items: list[Item]) -> tuple[list[Any], float]:
-    """The results of a batch, and the seconds that it took."""
-    started = time.perf_counter()
-    results = function([item.payload for item in items])
-    if len(results) != len(items):
-        raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
-    return results, time.perf_counter() - started
-
-
-def _kill(function: BatchFunction) -> None:
-    """End what a batch function does, where that can be ended."""
-    kill = getattr(function, "kill", None)
-    if kill is not None:
-        kill()
-
-
-def _replace(instance: _Instance, make: Callable[[], BatchFunction]) -> None:
-    """Give an instance a new function; also where nobody waits for it any more, so that it is let go in the end."""
-    instance.function = make()
-
-
-def _let_go(instance: _Instance) -> None:
-    _release(instance.function)
-
-
-def _release(function: BatchFunction) -> None:
-    """Close a batch function that has something to give back."""
-    close = getattr(function, "close", None)
-    if close is not None:
-        try:
-            close()
-        except Exception as error:  # what is dead may not close well either
-            log.warning("a batch function could not be closed: %s", error)
-
-
-def _fail(item: Item, error: Exception) -> None:
-    if not item.future.done():
-        item.future.set_exception(error)

@@ -21,8 +21,8 @@ from penstock.errors import PenstockError
 from penstock.serve import drift
 from penstock.serve.drift import Drift
 from penstock.serve.model import Model
+from penstock.serve.outcomes import Closed, Expired, QueueFull
 from penstock.serve.routes import Routes, difference
-from penstock.serve.scheduler import Closed, Expired, QueueFull
 from penstock.signature import Arrays
 
 log = logging.getLogger(__name__)

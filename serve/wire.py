@@ -18,10 +18,10 @@ from penstock.serve import compression, protocol, reader, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.model import Model
+from penstock.serve.outcomes import Closed
 from penstock.serve.protocol import InferRequest
 from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record, Road
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import Closed
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch

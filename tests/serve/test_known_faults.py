@@ -25,8 +25,9 @@ from penstock.artifact import Artifact
 from penstock.serve import server as server_module
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, load
+from penstock.serve.outcomes import Expired
 from penstock.serve.repository import open_repository
-from penstock.serve.scheduler import Expired, Scheduler
+from penstock.serve.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer

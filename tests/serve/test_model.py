@@ -26,7 +26,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
-from penstock.serve.scheduler import Expired, QueueFull
+from penstock.serve.outcomes import Expired, QueueFull
 from penstock.serve.times import Times
 from penstock.signature import Dim, Signature, SignatureMismatch, Tensor
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
 from penstock.serve.batches import Choice, Item, choose, share
-from penstock.serve.scheduler import Closed, Expired, Hung, QueueFull, Scheduler, Unmeetable
+from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
+from penstock.serve.scheduler import Scheduler
 from penstock.serve.times import Times
 
 SOON_S = 10.0

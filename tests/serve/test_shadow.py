@@ -24,8 +24,9 @@ from penstock.serve.batches import LAST
 from penstock.serve.lifecycle import Lifecycle, open_with
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
+from penstock.serve.outcomes import QueueFull
 from penstock.serve.repository import Repository
-from penstock.serve.scheduler import QueueFull, Scheduler
+from penstock.serve.scheduler import Scheduler
 from penstock.serve.shadow import Shadow, parse
 from penstock.signature import Dim, Signature
 

@@ -1,0 +1,96 @@
+"""A post: a batch function, and the thread that calls it; held to a limit, given another function, let go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.serve.batches import Item
+from penstock.serve.outcomes import Hung
+from penstock.serve.threads import CallThread
+
+log = logging.getLogger(__name__)
+BatchFunction = Callable[[list[Any]], list[Any]]
+
+
+class Post:
+    """One batch function and the single thread that calls it, while the event loop does not.
+
+    What a function says of itself (`well`, `gone`, `steady`, `light`) and can do beside (`settled`, `kill`, `close`) is
+    asked of it where it has it; see `penstock.serve.instances`.
+    """
+
+    def __init__(self, function: BatchFunction) -> None:
+        self.function = function
+        self.busy_since: float | None = None
+        self._thread = CallThread("penstock-instance")
+
+    def says(self, name: str, otherwise: bool) -> bool:
+        """What the function says of itself."""
+        return bool(getattr(self.function, name, otherwise))
+
+    def run_here(self, items: Sequence[Item]) -> tuple[list[Any], float]:
+        """The results of a batch, and the seconds that it took; in the thread of whoever calls."""
+        started = time.perf_counter()
+        results = self.function([item.payload for item in items])
+        if len(results) != len(items):
+            raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
+        return results, time.perf_counter() - started
+
+    async def run(self, items: Sequence[Item], limit_s: float | None) -> tuple[list[Any], float]:
+        """The same in its own thread.
+
+        Raises:
+            Hung: it takes longer than the limit. The function is ended if it can be, and left to its thread.
+        """
+        call = self._thread.call(self.run_here, items)
+        self.busy_since = time.monotonic()
+        try:
+            if limit_s is None:
+                return await call  # type: ignore[no-any-return]
+            done, _ = await asyncio.wait([call], timeout=limit_s)
+        finally:
+            self.busy_since = None
+        if done:
+            return call.result()  # type: ignore[no-any-return]
+        if (kill := getattr(self.function, "kill", None)) is not None:
+            kill()
+        self._thread.abandon()
+        self.function, self._thread = _nothing, CallThread("penstock-instance")
+        raise Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)")
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until what the function still prepares in the background is done; False if that takes longer."""
+        wait = getattr(self.function, "settled", None)
+        return wait is None or bool(wait(max(0.0, timeout_s)))
+
+    def release(self) -> asyncio.Future[Any]:
+        """Give back what the function holds, once the thread has come to it."""
+        return self._thread.call(self._let_go)
+
+    def replace(self, make: Callable[[], BatchFunction]) -> asyncio.Future[Any]:
+        """Give it a new function, made in its thread; also if nobody waits any more: it is let go in the end."""
+        return self._thread.call(self._take, make)
+
+    def end(self) -> None:
+        """Let the thread end after what it has been given."""
+        self._thread.end()
+
+    def _take(self, make: Callable[[], BatchFunction]) -> None:
+        self.function = make()
+
+    def _let_go(self) -> None:
+        close = getattr(self.function, "close", None)
+        if close is not None:
+            try:
+                close()
+            except Exception as error:  # what is dead may not close well either
+                log.warning("a batch function could not be closed: %s", error)
+
+
+def _nothing(payloads: list[Any]) -> list[Any]:
+    """In the place of a function that hangs."""
+    raise RuntimeError("the instance is being replaced")

@@ -1,0 +1,92 @@
+"""The queue of one scheduler: items in order of priority and arrival, counted and bounded in rows."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Hashable
+
+from penstock.serve.batches import LAST, Item, order
+from penstock.serve.curves import Curve
+from penstock.serve.outcomes import QueueFull, Unmeetable
+
+
+class Queue:
+    """What waits for an instance.
+
+    Args:
+        max_rows: rows that may wait; more are refused.
+        max_batch: rows of one batch at most.
+        changed: told how many rows wait, each time that it changes; None where nobody wants to know.
+    """
+
+    def __init__(self, max_rows: int, max_batch: int, changed: Callable[[int], None] | None = None) -> None:
+        self.items: list[Item] = []
+        self.rows = 0
+        self.max_rows = max_rows
+        self._max_batch, self._changed = max_batch, changed
+
+    def admit(self, rows: int, taken: int) -> None:
+        """Make room for rows, where those who give way leave enough.
+
+        Args:
+            rows: how many.
+            taken: rows of the queue that idle instances are about to take, which do not wait.
+
+        Raises:
+            QueueFull: there is none.
+        """
+        over = self.rows + rows - self.max_rows - taken
+        while over > 0 and self.items and self.items[-1].priority >= LAST:
+            item = self.items[-1]
+            self.discard(item)
+            item.fail(QueueFull("it gave way to others"))
+            over -= item.rows
+        if over > 0:
+            raise QueueFull(f"{self.rows} rows are waiting and the queue holds {self.max_rows}; try again soon")
+
+    def enter(self, item: Item) -> None:
+        item.queued = True
+        bisect.insort(self.items, item, key=order)
+        self._count(item.rows)
+
+    def discard(self, item: Item) -> None:
+        """Take an item out, if it still waits."""
+        if not item.queued:
+            return
+        item.queued = False
+        del self.items[bisect.bisect_left(self.items, order(item), key=order)]
+        self._count(-item.rows)
+
+    def meet(self, item: Item, timeout_s: float, curve: Curve, instances: int) -> None:
+        """Refuse an item that could not be answered in time, however well everything goes.
+
+        Raises:
+            Unmeetable: by the shortest that such batches have taken of late, its own and those before it.
+        """
+        if timeout_s > curve.longest_s * (2 + self.rows):
+            return
+        ahead = list(itertools.takewhile(lambda other: other.priority <= item.priority, self.items))
+        own_s = curve.at_least(item.kind, item.rows, item.arrived)
+        if own_s + self._least_s(ahead, item, curve) / instances > timeout_s:
+            raise Unmeetable(
+                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(held.rows for held in ahead)} rows "
+                f"wait before it, and such a batch takes {own_s:.2g} s at the least"
+            )
+
+    def _least_s(self, ahead: list[Item], item: Item, curve: Curve) -> float:
+        """Seconds that the batches take at least that go before an item's own, one after the other."""
+        rows: dict[tuple[Hashable, Hashable], int] = {}
+        for other in ahead:
+            rows[other.key, other.kind] = rows.get((other.key, other.kind), 0) + other.rows
+        total_s = 0.0
+        for (key, kind), count in rows.items():
+            # Its own batch takes along those of its key that fill none.
+            batches = count // self._max_batch if key == item.key else -(-count // self._max_batch)
+            total_s += batches * curve.at_least(kind, min(count, self._max_batch), item.arrived)
+        return total_s
+
+    def _count(self, rows: int) -> None:
+        self.rows += rows
+        if self._changed is not None:
+            self._changed(self.rows)
