@@ -87,9 +87,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")
         host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        state = "listening, but not ready," if repository.problems else "ready"
-        calls = Calls()
+        shown, calls = f"[{host}]" if ":" in host else host, Calls()
         if grpc_port is not None:
             service = _rpc().Service(repository, regions, tracer, watch, access.gate)
             calls = service.calls
@@ -99,36 +97,42 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         if gate is not None:
             metrics.include(gate.families)
         connections = Connections(app.infer, settings.connections, gate)
-        config = uvicorn.Config(
-            app if gate is None else Guard(app, gate),
-            http=connections,  # type: ignore[arg-type] # called, as a class would be
-            log_config=None,
-            # Its warnings are of what clients send, who are told themselves.
-            log_level="error",
-            ws="none",
-            access_log=False,
-            server_header=False,
-            # Idle connections are looked after by their own protocol, in whose hands they are.
-            timeout_keep_alive=math.ceil(settings.connections.idle_s),
-        )
-        if access.certificates is not None:
-            config.load()  # which makes a context of its own settings, that is none
-            config.ssl = access.certificates.context
+        config = _config(app if gate is None else Guard(app, gate), connections, access)
         server = DrainingServer(config, connections, repository, calls, settings.drain, say)
         # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
-        first = next(iter(repository.models), "NAME")
-        also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         for warning in access.warnings(host):
             say(f"warning: {warning}")
-        say(f"{state} at {access.scheme}://{shown}:{port}  (POST /predict/{first}, GET /docs, GET /metrics){also}")
+        state = "listening, but not ready," if repository.problems else "ready"
+        routes = f"POST /predict/{next(iter(repository.models), 'NAME')}, GET /docs, GET /metrics"
+        also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
+        say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
     return server.lost
+
+
+def _config(app: Any, connections: Connections, access: Access) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=connections,  # type: ignore[arg-type] # called, as a class would be
+        log_config=None,
+        # Its warnings are of what clients send, who are told themselves.
+        log_level="error",
+        ws="none",
+        access_log=False,
+        server_header=False,
+        # Idle connections are looked after by their own protocol, in whose hands they are.
+        timeout_keep_alive=math.ceil(connections.limits.idle_s),
+    )
+    if access.certificates is not None:
+        config.load()  # which makes a context of its own settings, that is none
+        config.ssl = access.certificates.context
+    return config
 
 
 def _announce(repository: Repository, say: Callable[[str], None]) -> None:
