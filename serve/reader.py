@@ -14,7 +14,6 @@ import pickle
 import signal
 import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
 from penstock.serve.threads import CallThread
+from penstock.trial import python_command
 
 # JSON of so many bytes is read in a few milliseconds, which is what the way to another process and back takes.
 LONG = 2**20
@@ -86,7 +86,10 @@ class Reader:
         try:
             return _exchanged(process, wish)
         except (OSError, _Died):
-            self._kill()
+            with self._lock:
+                process.kill()
+                process.wait()  # or the next would find it not quite dead
+                self._process = None
             return False, RequestError(
                 "the process that reads long JSON died over this request; send its tensors in binary", 503
             )
@@ -105,7 +108,7 @@ class Reader:
 
 
 def _begun() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock.serve.reader"]
+    command = python_command("penstock.serve.reader")
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
 
 

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -72,7 +73,21 @@ def test_the_model_is_unloaded_only_where_that_is_allowed(served_repository: Pat
     assert [verdict.result for verdict in held] == ["passed", "passed"]
 
 
-def test_grpc_is_found_at_the_next_port_if_the_same_server_is_there(server: Server) -> None:
+def with_a_free_port_after_it(start_server: StartServer, *arguments: Path) -> Server:
+    """A server whose gRPC is elsewhere, and the port after whose HTTP nobody has."""
+    for _ in range(20):
+        server = start_server(*arguments)
+        with suppress(OSError), socket.socket() as tried:
+            tried.bind(("127.0.0.1", server.port + 1))
+            return server
+        server.stop()
+    raise RuntimeError("the port after every server's is taken")
+
+
+def test_grpc_is_found_at_the_next_port_if_the_same_server_is_there(
+    served_repository: Path, start_server: StartServer
+) -> None:
+    server = with_a_free_port_after_it(start_server, served_repository / MODEL)
     with grpc_serving(behind(address(server)), server.port + 1) as where:
         found = connect(server.url, MODEL, 5)
         assert found.calls is not None
