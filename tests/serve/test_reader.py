@@ -28,6 +28,12 @@ SIGNATURE = Signature(
 )
 
 
+@pytest.fixture(autouse=True)
+def found_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process finds this file's functions, which no served model's are."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
 def numbers(rows: int, said: int | None = None) -> bytes:
     entry = {"name": "x", "datatype": "FP32", "shape": [said or rows, 8], "data": []}
     text = json.dumps({"id": "mine", "inputs": [entry]}).encode()
