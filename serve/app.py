@@ -13,6 +13,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 import penstock
 from penstock.errors import PenstockError
@@ -111,17 +112,24 @@ def _add_errors(app: FastAPI) -> None:
 
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message = error.detail
+        message, headers = error.detail, dict(error.headers or {})
         if error.status_code == 404:
             message = f"path {request.url.path!r} is unknown; /docs lists what there is"
         elif error.status_code == 405:
-            taken = (error.headers or {}).get("Allow", "")
+            taken = _methods(app, request.url.path) or headers.get("Allow", "")
+            headers["Allow"] = taken
             message = f"method {request.method} is not taken at {request.url.path!r}{taken and f'; {taken} is'}"
-        return _reply({"error": message}, error.status_code, dict(error.headers or {}))
+        return _reply({"error": message}, error.status_code, headers)
 
     app.add_exception_handler(PenstockError, known)
     app.add_exception_handler(HTTPException, routing)
     app.add_exception_handler(Exception, known)
+
+
+def _methods(app: FastAPI, path: str) -> str:
+    """What may be asked of a path, whichever of its routes takes it."""
+    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:

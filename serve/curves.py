@@ -11,20 +11,27 @@ _WINDOW_S = 10.0
 _MOST_KINDS = 256
 
 
+# Fewer measurements may all have been disturbed.
+_LEAST_SAMPLES = 3
+
+
 @dataclass(slots=True)
 class _Least:
-    """The shortest time in this window, and in the one before, in seconds."""
+    """The shortest time in this window, and in the one before, in seconds; how many there were in both."""
 
     since: float
     current: float
     former: float
+    count: int = 1
+    former_count: int = 0
 
 
 class Curve:
-    """By the kind of rows, and their number in powers of two: the shortest time of a batch of so many or more.
+    """By the kind of rows, and their number: the shortest time that a batch has taken of late.
 
-    A larger batch takes no less than a smaller one, so the shortest of all as large is what none goes below. Only for
-    what takes as long whatever the values are: whoever tells of a batch sees to that.
+    More rows take no less than fewer, so n rows take at least what the largest measured size up to n takes; and that
+    takes no more than any larger one did. Only for what takes as long whatever the values are: whoever tells of a batch
+    sees to that.
     """
 
     def __init__(self) -> None:
@@ -40,22 +47,23 @@ class Curve:
             sizes = self._kinds[kind] = {}
         if seconds > self.longest_s:
             self.longest_s = seconds
-        held = sizes.get(size := rows.bit_length())
+        held = sizes.get(rows)
         if held is None or now - held.since > 2 * _WINDOW_S:
-            sizes[size] = _Least(now, seconds, seconds)
+            sizes[rows] = _Least(now, seconds, seconds)
         elif now - held.since > _WINDOW_S:
-            held.since, held.current, held.former = now, seconds, held.current
-        elif seconds < held.current:
-            held.current = seconds
+            sizes[rows] = _Least(now, seconds, held.current, 1, held.count)
+        else:
+            held.count += 1
+            if seconds < held.current:
+                held.current = seconds
 
     def at_least(self, kind: Hashable, rows: int, now: float) -> float:
-        """Seconds that a batch of so many rows takes at least; 0 where nothing is known of its kind."""
-        known = {
-            size: min(held.current, held.former)
-            for size, held in self._kinds.get(kind, {}).items()
-            if now - held.since <= 2 * _WINDOW_S
-        }
-        as_large = [seconds for size, seconds in known.items() if size >= rows.bit_length()]
-        if as_large:
-            return min(as_large)
-        return known[max(known)] if known else 0.0
+        """Seconds that a batch of so many rows takes at least; 0 where too little is known of its kind."""
+        known = {size: held for size, held in self._kinds.get(kind, {}).items() if now - held.since <= 2 * _WINDOW_S}
+        below = max((size for size in known if size <= rows), default=None)
+        if below is None:
+            return 0.0
+        counted = [held for size, held in known.items() if size >= below]
+        if sum(held.count + held.former_count for held in counted) < _LEAST_SAMPLES:
+            return 0.0
+        return min(min(held.current, held.former) for held in counted)

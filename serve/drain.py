@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
-import os
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -24,6 +21,7 @@ from types import FrameType
 
 import uvicorn
 
+from penstock.serve import threads
 from penstock.serve.connection import Connections
 from penstock.serve.repository import Repository
 
@@ -169,10 +167,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def end_process(lost: int) -> None:
-    """Exit without taking anything down: a thread may be in a library that would crash if it were."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(min(lost, 1))
+    """Exit without taking anything down."""
+    threads.hard_end(min(lost, 1))
 
 
 def _turn_away(listener: socket.socket) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from penstock.serve.model import Model
@@ -19,11 +19,15 @@ def families(models: Iterable[Model]) -> Iterator[Metric]:
     instances = GaugeMetricFamily(
         "penstock_instances", "Instances that compute, wait for work, or died.", labels=(*labels, "state")
     )
+    restarts = CounterMetricFamily(
+        "penstock_instance_restarts", "Instances that died or hung, and were replaced.", labels=labels
+    )
     sizes = GaugeMetricFamily("penstock_model_file_bytes", "A model's files on disk, in bytes.", labels=labels)
     for model in models:
         key = model.name, str(model.version)
         for state, count in model.scheduler.states.items():
             instances.add_metric((*key, state), count)
+        restarts.add_metric(key, model.scheduler.restarts)
         sizes.add_metric(key, model.file_bytes)
-    yield from (instances, sizes)
+    yield from (instances, restarts, sizes)
     yield from _PROCESS.collect()

@@ -20,6 +20,7 @@ class RunnerBatches:
         self._runner, self._shared, self._closed = runner, shared, False
         self.left: Callable[[], None] | None = None
         self.steady, self.light = runner.steady, runner.steady and runner.light
+        self.threads = runner.threads
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import signal
 import socket
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import orjson
 
 from penstock.errors import PenstockError
 from penstock.runtimes import BaseRunner, InstanceDead, Runner, parted
+from penstock.serve import threads
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
 from penstock.serve.worker import MOST_MESSAGE, raised
@@ -30,6 +34,10 @@ _OPEN_S = 600.0
 # How often the process is asked whether it runs; late, it is held to be in trouble, and later still it is ended.
 _ASKED_S, _LATE_S, _STALLED_S = 0.25, 1.0, 5.0
 _END_S = 5.0
+_processes: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+threads.before_hard_end(lambda: kill_all())
+# A process is ended with the thread that began it (PR_SET_PDEATHSIG, which the worker asks for): this one stays.
+_spawner = ThreadPoolExecutor(1, thread_name_prefix="penstock-spawn")
 
 
 @dataclass
@@ -38,6 +46,7 @@ class _Lane:
 
     socket: socket.socket
     arena: Arena
+    number: int = 0
     message: memoryview = field(default_factory=lambda: memoryview(bytearray(MOST_MESSAGE)))
 
     def close(self) -> None:
@@ -62,7 +71,7 @@ class IsolatedRunner(BaseRunner):
         control, self._process, lanes = _started(opening, self.callers)
         self._control = control
         try:
-            self.signature, self.steady = self._opened(opening.path)
+            self.signature, self.steady, self.threads = self._opened(opening.path)
         except BaseException:
             self._end(lanes)
             raise
@@ -109,29 +118,45 @@ class IsolatedRunner(BaseRunner):
         lane = self._lanes.get()
         try:
             return self._answered(lane, items)
-        except (OSError, EOFError):
-            raise InstanceDead(self._obituary()) from None
         finally:
             self._lanes.put(lane)
 
     def _answered(self, lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
         end, laid = 0, []
         for name in items[0]:
-            place, end = lane.arena.lay(name, [item[name] for item in items], end)
+            try:
+                place, end = lane.arena.lay(name, [item[name] for item in items], end)
+            except (OSError, MemoryError) as error:  # this process has no memory left, and the other is none the worse
+                raise PenstockError(f"there is no memory for input {name!r} of a batch: {error}") from None
             laid.append(place)
-        lane.socket.send(orjson.dumps({"arrays": laid, "end": end}))
-        size = lane.socket.recv_into(lane.message)
-        if not size:
-            raise EOFError
-        told = orjson.loads(lane.message[:size])
+        told = self._exchanged(lane, {"arrays": laid, "end": end})
         if "error" in told:
             raise raised(told)
-        # Copied, as the next batch is laid in the same place.
-        answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
+        try:  # copied, as the next batch is laid in the same place
+            answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
+        except (OSError, MemoryError) as error:
+            raise PenstockError(f"there is no memory for the answer to a batch: {error}") from None
         return {tensor.name: answer[tensor.name] for tensor in self.outputs}
 
-    def _opened(self, path: Path) -> tuple[Signature, bool]:
-        """What the process says of the model once it is open: its signature, and whether its runner is steady."""
+    def _exchanged(self, lane: _Lane, asked: dict[str, Any]) -> dict[str, Any]:
+        """The process's answer to a message.
+
+        Raises:
+            InstanceDead: there is none, or it is to another message.
+        """
+        lane.number += 1
+        try:
+            lane.socket.send(orjson.dumps({**asked, "number": lane.number}))
+            told: dict[str, Any] = orjson.loads(lane.message[: lane.socket.recv_into(lane.message)] or b"{}")
+        except (OSError, orjson.JSONDecodeError):
+            told = {}
+        if told.get("number") != lane.number:
+            self.kill()
+            raise InstanceDead(self._obituary())
+        return told
+
+    def _opened(self, path: Path) -> tuple[Signature, bool, int | None]:
+        """What the process says of an open model: its signature, whether its runner is steady, and its threads."""
         self._control.settimeout(_OPEN_S)
         try:
             told = orjson.loads(self._control.recv(MOST_MESSAGE) or b"null")
@@ -145,7 +170,7 @@ class IsolatedRunner(BaseRunner):
             raise raised(told)
         signature = Opening(path=path, signature=told["signature"]).signature
         assert signature is not None
-        return signature, told["steady"]
+        return signature, told["steady"], told["threads"]
 
     def _watch(self) -> None:
         """Ask the process again and again whether it runs; one that does not answer is ended."""
@@ -201,18 +226,41 @@ def opened(opening: Opening) -> tuple[Runner, Signature]:
 
 def _started(opening: Opening, callers: int) -> tuple[socket.socket, subprocess.Popen[bytes], list[_Lane]]:
     """A process that opens a model: the socket it is asked by, and what batches go to it and come back on."""
-    control, its_control = _pair()
-    pairs = [_pair() for _ in range(callers)]
-    lanes = [_Lane(ours, Arena()) for ours, _ in pairs]
-    theirs = [[its.fileno(), lane.arena.fd] for (_, its), lane in zip(pairs, lanes, strict=True)]
-    what = {"opening": opening.model_dump(mode="json"), "control": its_control.fileno(), "lanes": theirs}
-    command = python_command("penstock.serve.worker", orjson.dumps(what).decode())
-    numbers = [its_control.fileno(), *(number for lane in theirs for number in lane)]
-    process = subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.DEVNULL)  # noqa: S603
-    for _, its in pairs:
-        its.close()
-    its_control.close()
-    return control, process, lanes
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        control, its_control = _pair()
+        ours.enter_context(control)
+        theirs.enter_context(its_control)
+        lanes, numbers = [], []
+        for _ in range(callers):
+            own, its = _pair()
+            theirs.enter_context(its)
+            ours.enter_context(own)
+            lanes.append(_Lane(own, Arena()))
+            ours.callback(lanes[-1].arena.close)
+            numbers.append([its.fileno(), lanes[-1].arena.fd])
+        what = {
+            "parent": os.getpid(),
+            "opening": opening.model_dump(mode="json"),
+            "control": its_control.fileno(),
+            "lanes": numbers,
+        }
+        command = python_command("penstock.serve.worker", orjson.dumps(what).decode())
+        passed = [its_control.fileno(), *(number for pair in numbers for number in pair)]
+        process = _spawner.submit(_begun, command, passed).result()
+        _processes.add(process)
+        ours.pop_all()
+        return control, process, lanes
+
+
+def _begun(command: list[str], passed: list[int]) -> subprocess.Popen[bytes]:
+    # In a session of its own a terminal's ^C is not for it.
+    return subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+
+
+def kill_all() -> None:
+    """End the processes of all runners that are left: of a process that ends without closing anything."""
+    for process in list(_processes):
+        process.kill()
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:

@@ -34,6 +34,7 @@ def set_up(form: str) -> None:
     handler = _Stderr()
     handler.setFormatter(AsJson() if form == "json" else AsText("%(asctime)s %(levelname)s %(message)s"))
     root.addHandler(handler)
+    logging.getLogger("penstock").setLevel(logging.INFO)  # loads, unloads and what was measured are worth a line
     logging.captureWarnings(True)
     if form == "json":
         sys.excepthook = _died

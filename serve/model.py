@@ -99,6 +99,7 @@ class Model:
             run_limit_s=limits.run_limit_s,
             stall_s=limits.timeout_s,  # nobody who came when its batch began is still waiting
             observer=Told(metrics.observer(name, version), self.statistics),
+            name=name,
         )
 
     async def infer(
@@ -174,6 +175,11 @@ class Model:
             self._checked.add(forms)
 
     @property
+    def threads(self) -> int | None:
+        """Threads of each runner, where it was given a number."""
+        return self.scheduler.threads
+
+    @property
     def labels(self) -> tuple[str, ...] | None:
         """The names of its classes, where its receipt has them."""
         return self.receipt.labels if self.receipt else None
@@ -213,6 +219,11 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
         return _load_onnx(path, limits, metrics)
     found = artifact.read(path)
     receipt = found.receipt
+    if found.folder.name.isdigit() and found.folder.name != str(receipt.version):
+        raise PenstockError(
+            f"{found.folder}: its receipt says version {receipt.version} of {receipt.name}, so it must lie in "
+            f"{receipt.name}/{receipt.version}; to go back to an older version, take out those above it"
+        )
     if receipt.preprocess is not None:
         # Pillow loads its decoders with the first picture, which no client should wait for.
         receipt.preprocess.apply(decode_image(_DOT))

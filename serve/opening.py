@@ -61,7 +61,9 @@ class Opening(BaseModel):
         """
         if self.threads is None and self.most_threads is not None and self.device == "cpu":
             return self.model_copy(update={"threads": self._tuned(self.most_threads)}).open()
-        return self._open_file() if self.path.is_file() else self._open_artifact()
+        runner, signature = self._open_file() if self.path.is_file() else self._open_artifact()
+        runner.threads = self.threads
+        return runner, signature
 
     def _tuned(self, most: int) -> int:
         """The number of threads that is measured to be best; all, where nothing can be measured."""

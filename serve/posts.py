@@ -58,6 +58,8 @@ class Post:
             return call.result()  # type: ignore[no-any-return]
         if (kill := getattr(self.function, "kill", None)) is not None:
             kill()
+        call.add_done_callback(lambda late: late.cancelled() or late.exception())  # which nobody waits for any more
+        self._thread.call(_close, self.function)  # should the call come back after all
         self._thread.abandon()
         self.function, self._thread = _nothing, CallThread("penstock-instance")
         raise Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)")
@@ -83,12 +85,16 @@ class Post:
         self.function = make()
 
     def _let_go(self) -> None:
-        close = getattr(self.function, "close", None)
-        if close is not None:
-            try:
-                close()
-            except Exception as error:  # what is dead may not close well either
-                log.warning("a batch function could not be closed: %s", error)
+        _close(self.function)
+
+
+def _close(function: BatchFunction) -> None:
+    close = getattr(function, "close", None)
+    if close is not None:
+        try:
+            close()
+        except Exception as error:  # what is dead may not close well either
+            log.warning("a batch function could not be closed: %s", error)
 
 
 def _nothing(payloads: list[Any]) -> list[Any]:

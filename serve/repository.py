@@ -20,6 +20,7 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model, load
 from penstock.serve.routes import Routes, absent
 from penstock.serve.shadow import Shadows
+from penstock.serve.threads import CallThread
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
@@ -49,6 +50,7 @@ class Repository:
     shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
     _closed: bool = False
+    _loading: set[CallThread] = field(default_factory=set)
     ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -191,6 +193,8 @@ class Repository:
     async def close(self) -> None:
         """Drain every model."""
         self._closed = True
+        for thread in self._loading:
+            thread.abandon()
         await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
 
     def families(self) -> Iterator[Metric]:
@@ -234,7 +238,7 @@ class Repository:
     async def _renew(self, name: str, path: Path) -> None:
         async with self._changing:
             try:
-                model = await asyncio.to_thread(self._warm, path, name)
+                model = await self._loaded(path, name)
                 await self._check_routes(model)
             except Exception as error:
                 log.error("%s cannot be loaded: %s", name, error)
@@ -267,6 +271,20 @@ class Repository:
             log.info("%s is unloaded", name)
         if former is not None:
             await _released(former)
+
+    async def _loaded(self, path: Path, name: str) -> Model:
+        """A model, warm; in a thread that nobody waits for when the server ends meanwhile."""
+        thread = CallThread("penstock-load")
+        self._loading.add(thread)
+        try:
+            model: Model = await thread.call(self._warm, path, name)
+        finally:
+            self._loading.discard(thread)
+            thread.end()
+        if self._closed:
+            await model.scheduler.close()
+            raise RequestError(ENDING, 503)
+        return model
 
     async def _check_routes(self, model: Model) -> None:
         try:

@@ -54,6 +54,7 @@ class Scheduler:
         run_limit_s: seconds after which a batch is held to hang, and its instance is replaced; None waits for ever.
         stall_s: seconds after which an instance that is still at its batch counts as unhealthy; None waits for ever.
         observer: told of batches and of the queue.
+        name: what the log calls it.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Scheduler:
         run_limit_s: float | None = None,
         stall_s: float | None = None,
         observer: Observer | None = None,
+        name: str = "",
     ) -> None:
+        self._name = f"{name}: " if name else ""
+        self.restarts = 0
         self._run_limit_s, self._stall_s = run_limit_s, stall_s
         self.max_batch = max_batch
         self._make = make
@@ -100,6 +104,12 @@ class Scheduler:
     def instances(self) -> int:
         """How many batches may be under way at once."""
         return len(self._instances)
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of the first instance, where it says."""
+        found: int | None = getattr(self._instances[0].function, "threads", None) if self._instances else None
+        return found
 
     @property
     def closed(self) -> bool:
@@ -135,7 +145,7 @@ class Scheduler:
     def start(self) -> None:
         """See to instances that die while they are idle too, from now on; to be called on the event loop."""
         for instance in [instance for instance in self._free if instance.says("gone", otherwise=False)]:
-            log.error("an idle instance died; it is restarted")
+            log.error("%san instance died while it was idle; it is restarted", self._name)
             self._free.remove(instance)
             self._keep(self._revive(instance))
         self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self.start)
@@ -248,13 +258,13 @@ class Scheduler:
         try:
             await self._run(instance, items)
         except Hung as error:
-            log.error("an instance hangs: %s; it is replaced", error)
+            log.error("%san instance hangs: %s; it is replaced", self._name, error)
             for item in items:
                 item.fail(error)
             self._dispatch()
             await self._revive(instance)
         except InstanceDead as error:
-            log.error("an instance died: %s; it is restarted", error)
+            log.error("%san instance died: %s; it is restarted", self._name, error)
             self._return(items, error)
             self._dispatch()  # another instance may be idle
             await self._revive(instance)
@@ -264,7 +274,10 @@ class Scheduler:
 
     async def _revive(self, instance: Post) -> None:
         """Have a dead instance work again."""
+        began = time.monotonic()
         await self._restart(instance)
+        self.restarts += 1
+        log.warning("%sthe instance is back after %.2f s", self._name, time.monotonic() - began)
         self._free.append(instance)
         self._dispatch()
 
@@ -328,7 +341,7 @@ class Scheduler:
             try:
                 await instance.replace(self._make)
             except Exception as error:
-                log.error("the instance cannot be restarted: %s", error)
+                log.error("%sthe instance cannot be restarted: %s", self._name, error)
                 continue
             self._dead -= 1
             return
@@ -344,14 +357,15 @@ class Scheduler:
         if self._looking is not None:
             self._looking.cancel()
         self._max_delay_s = 0.0
-        self._dispatch()
-        while self._tasks:
+        while self._tasks or self._queue.items:
             if self._dead and self._dead == len(self._tasks):  # nobody is left who could finish anything
                 for task in self._tasks:
                     task.cancel()
                 for item in list(self._queue.items):
                     item.fail(Closed("the server is shutting down and its instances are dead"))
-            await asyncio.wait(self._tasks, timeout=0.1)
+            self._dispatch()
+            # What was run on the event loop left no task, and others of the queue to be run.
+            await (asyncio.wait(self._tasks, timeout=0.1) if self._tasks else asyncio.sleep(0))
         released = []
         for instance in self._instances:
             released.append(instance.release())

@@ -77,6 +77,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     logs.set_up(settings.log_format)
     say, requests = logs.saying(say, settings.log_format), request_log(settings.log_requests)
     address, limits, bounds = settings.address, settings.limits, settings.bounds
+    if address.port and address.port == address.grpc_port:
+        raise PenstockError(f"--grpc-port {address.grpc_port}: that is --port's; choose another, or -1 for none")
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     access = Access(settings.access)
     listener = _bind(address)
@@ -150,15 +152,19 @@ def _described(model: Model) -> str:
         alone = (
             "" if model.signature.batch else "; each request runs alone, as its rows hang on one another or are none"
         )
-        return f"bare ONNX file, unverified: no receipt vouches for its answers{alone}"
+        return f"bare ONNX file, unverified: no receipt vouches for its answers{alone}{_where(model)}"
     run = "verified" if receipt.verification.real else "verified on synthetic samples"
     if not receipt.verification.engine_run:
         run = "its engine was never run before"
-    where = ", in a process of its own" if model.limits.isolate else ""
     return (
         f"{receipt.format} {receipt.precision} by {receipt.runtime}, {run}, batches up to {model.signature.max_batch}"
-        f"{where}"
+        f"{_where(model)}"
     )
+
+
+def _where(model: Model) -> str:
+    threads = "" if model.threads is None else f", {model.threads} thread{'s' * (model.threads != 1)}"
+    return f"{threads}{', in a process of its own' if model.limits.isolate else ''}"
 
 
 class _Kept:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +22,23 @@ def any_stuck() -> bool:
     A process that ends by itself then may be ended by that call's library, of which things are taken down under it.
     """
     return any(thread.is_alive() for thread in _abandoned)
+
+
+_endings: list[Callable[[], None]] = []
+
+
+def before_hard_end(do: Callable[[], None]) -> None:
+    """Have something done before the process ends without taking anything down."""
+    _endings.append(do)
+
+
+def hard_end(status: int) -> None:
+    """End the process at once: a thread may be in a library that would crash if things were taken down under it."""
+    for do in _endings:
+        do()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 class CallThread:

@@ -7,12 +7,14 @@ once, so that the server sees whether this process runs. It ends with that socke
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -22,6 +24,7 @@ from penstock.runtimes import InstanceDead, InstanceLost, RejectedInput, Runner
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
 
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 MOST_MESSAGE = 2**20
 """Bytes of one message: names, shapes and places of arrays."""
 ERRORS: dict[str, type[Exception]] = {
@@ -35,18 +38,32 @@ def main(what: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process when it is done
         signal.signal(number, signal.SIG_IGN)
     told = orjson.loads(what)
+    _end_with(told["parent"])
     control = socket.socket(fileno=told["control"])
+    living = threading.Thread(target=_live, args=(control,), daemon=True)
+    living.start()  # from now on: a model may take long to open
     try:
         runner, signature = Opening.model_validate(told["opening"]).open()
         runner.settled()
     except Exception as error:
-        control.send(_failure(error))
+        with suppress(ConnectionError):
+            control.send(_failure(error))
         return
     for number, memory in told["lanes"]:
         lane = socket.socket(fileno=number)
         threading.Thread(target=_answer_all, args=(runner, lane, Arena(memory)), daemon=True).start()
-    control.send(orjson.dumps({"signature": signature.model_dump(mode="json"), "steady": runner.steady}))
-    _live(control)
+    ready = {"signature": signature.model_dump(mode="json"), "steady": runner.steady, "threads": runner.threads}
+    with suppress(ConnectionError):
+        control.send(orjson.dumps(ready))
+    living.join()
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with its parent, also where it is stopped or spins (prctl(2))."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it had gone before
+        os._exit(0)
 
 
 def _live(control: socket.socket) -> None:
@@ -69,24 +86,27 @@ def _answer_all(runner: Runner, lane: socket.socket, arena: Arena) -> None:
 
 
 def _answer(runner: Runner, arena: Arena, message: bytes) -> bytes:
-    """Run the batch that a message describes, and describe its answer."""
+    """Run the batch that a message describes, and describe its answer, under the number of the question."""
+    number = 0
     try:
         asked = orjson.loads(message)
+        number = asked["number"]
         answer = runner.run(dict(map(arena.found, asked["arrays"])))
         end, laid = asked["end"], []
         for name, array in answer.items():  # behind the inputs, which may be outputs too
             place, end = arena.lay(name, [array], end)
             laid.append(place)
-        return orjson.dumps({"arrays": laid})
+        return orjson.dumps({"arrays": laid, "number": number})
     except Exception as error:
-        return _failure(error)
+        return _failure(error, number)
 
 
-def _failure(error: Exception) -> bytes:
-    if type(error).__name__ not in ERRORS:
+def _failure(error: Exception, number: int = 0) -> bytes:
+    known = type(error).__name__ in ERRORS
+    if not known:
         traceback.print_exception(error)
-        return orjson.dumps({"error": "", "message": f"{type(error).__name__}: {error}"[:2000]})
-    return orjson.dumps({"error": type(error).__name__, "message": str(error)[:2000]})
+    kind, message = (type(error).__name__, str(error)) if known else ("", f"{type(error).__name__}: {error}")
+    return orjson.dumps({"error": kind, "message": message[:2000], "number": number})
 
 
 def raised(told: dict[str, Any]) -> Exception:

@@ -44,11 +44,13 @@ class Runner(Protocol):
     belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
     callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are;
     one that is `light` may be called from any thread, and waits for nothing but the processor.
+    `threads` are those that it was given, where it was.
     """
 
     callers: int
     steady: bool
     light: bool
+    threads: int | None
 
     @property
     def inputs(self) -> tuple[Tensor, ...]: ...
@@ -84,6 +86,7 @@ class BaseRunner:
 
     callers = 1
     steady = light = False
+    threads: int | None = None
 
     def __init__(self, signature: Signature) -> None:
         self.inputs = signature.inputs

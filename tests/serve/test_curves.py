@@ -11,35 +11,56 @@ from penstock.serve.curves import Curve
 def test_nothing_is_known_of_what_was_never_run() -> None:
     curve = Curve()
     assert curve.at_least("k", 1, 0.0) == 0.0
-    curve.told("k", 4, 0.2, 0.0)
+    told(curve, 4, 0.2)
     assert curve.at_least("other", 4, 0.0) == 0.0
 
 
-def test_the_shortest_of_as_many_rows_or_more_counts() -> None:
+def told(curve: Curve, rows: int, seconds: float, now: float = 0.0, times: int = 3) -> None:
+    for _ in range(times):
+        curve.told("k", rows, seconds, now)
+
+
+def test_the_shortest_of_the_largest_size_up_to_it_counts() -> None:
     curve = Curve()
     for rows, seconds in ((1, 0.01), (8, 0.08), (8, 0.05), (32, 0.3)):
-        curve.told("k", rows, seconds, 0.0)
+        told(curve, rows, seconds)
     assert curve.at_least("k", 1, 0.0) == 0.01
     assert curve.at_least("k", 8, 0.0) == 0.05
-    assert curve.at_least("k", 20, 0.0) == 0.3
+    assert curve.at_least("k", 20, 0.0) == 0.05
+    assert curve.at_least("k", 32, 0.0) == 0.3
+
+
+def test_larger_batches_say_nothing_of_how_long_a_smaller_one_takes_at_least() -> None:
+    curve = Curve()
+    told(curve, 32, 0.2)
+    assert curve.at_least("k", 1, 0.0) == 0.0
+    assert curve.at_least("k", 31, 0.0) == 0.0
+
+
+def test_two_measurements_are_too_few() -> None:
+    curve = Curve()
+    told(curve, 1, 0.5, times=2)
+    assert curve.at_least("k", 1, 0.0) == 0.0
+    told(curve, 1, 0.5, times=1)
+    assert curve.at_least("k", 1, 0.0) == 0.5
 
 
 def test_more_rows_than_were_ever_run_take_no_less_than_the_most_that_were() -> None:
     curve = Curve()
-    curve.told("k", 2, 0.02, 0.0)
+    told(curve, 2, 0.02)
     assert curve.at_least("k", 64, 0.0) == 0.02
 
 
 def test_a_large_batch_that_was_quicker_than_small_ones_bounds_them_too() -> None:
     curve = Curve()
-    curve.told("k", 1, 0.5, 0.0)
-    curve.told("k", 8, 0.1, 0.0)
+    told(curve, 1, 0.5)
+    told(curve, 8, 0.1)
     assert curve.at_least("k", 1, 0.0) == 0.1
 
 
 def test_what_was_slow_once_is_forgotten() -> None:
     curve = Curve()
-    curve.told("k", 1, 5.0, 0.0)
+    told(curve, 1, 5.0)
     assert curve.at_least("k", 1, 19.0) == 5.0
     assert curve.at_least("k", 1, 21.0) == 0.0
 
@@ -54,13 +75,21 @@ def test_what_has_become_slow_is_believed_after_a_while() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 10), st.floats(0, 5)), min_size=1), st.integers(1, 64))
-def test_it_is_never_over_a_batch_of_as_many_rows_or_more_that_was_just_run(
-    told: list[tuple[int, float, float]], rows: int
+def test_it_is_never_over_what_a_batch_of_as_many_rows_or_more_has_just_taken(
+    measured: list[tuple[int, float, float]], rows: int
 ) -> None:
     curve, now = Curve(), 0.0
-    for count, seconds, later in told:
+    for count, seconds, later in measured:
         now += later
         curve.told("k", count, seconds, now)
-    count, seconds, _ = told[-1]
-    if count.bit_length() >= rows.bit_length():
+    count, seconds, _ = measured[-1]
+    if count >= rows:
         assert curve.at_least("k", rows, now) <= seconds
+
+
+@given(st.lists(st.integers(1, 64), min_size=1), st.integers(1, 64))
+def test_where_more_rows_take_longer_it_is_never_over_the_truth(sizes: list[int], rows: int) -> None:
+    curve = Curve()
+    for size in sizes:
+        told(curve, size, 0.001 * size)
+    assert curve.at_least("k", rows, 0.0) <= 0.001 * rows

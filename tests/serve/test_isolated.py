@@ -19,6 +19,7 @@ import pytest
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead, RejectedInput
+from penstock.serve.arena import Arena
 from penstock.serve.isolated import IsolatedRunner
 from penstock.serve.opening import Opening
 from tests.serve.conftest import Answer, Server, StartServer
@@ -238,3 +239,50 @@ def test_a_signal_to_the_whole_group_lets_what_is_under_way_be_answered(isolatin
     assert isolating.stop() == 0
     asking.join()
     assert answers[0].status == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["that runs", "that is stopped"])
+def test_a_runner_ends_with_a_server_that_is_killed(slow_onnx: Path, start_server: StartServer, number: int) -> None:
+    server = start_server(slow_onnx, "--isolate")
+    (pid,) = children(server.process.pid)
+    if number == signal.SIGSTOP:
+        os.kill(pid, signal.SIGSTOP)
+    server.process.kill()
+    wait_until(lambda: not Path(f"/proc/{pid}/exe").exists())
+
+
+def test_batches_that_hang_leave_no_memory_and_no_files_behind(slow_onnx: Path, start_server: StartServer) -> None:
+    server = start_server(slow_onnx, "--isolate", "--run-limit-s", "0.3", "--grpc-port", "-1")
+
+    def files() -> int:
+        return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+    assert ask(server).status == 200
+    held = files()
+    for _ in range(3):
+        assert ask(server, 10**8).status == 503
+        wait_until(lambda: ready(server))
+    wait_until(lambda: files() <= held + 1)
+
+
+def test_where_there_is_no_memory_for_a_batch_its_sender_is_told_and_the_runner_goes_on(
+    pair: IsolatedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Arena, "_reach", full)
+        with pytest.raises(PenstockError, match="no memory for input 'ids'"):
+            pair.run(inputs(1))
+    assert pair.run(inputs(1))["total"].tolist() == [0.5]
+    assert pair.well
+
+
+def test_an_answer_to_another_question_is_no_answer(pair: IsolatedRunner) -> None:
+    lane = pair._lanes.get()
+    lane.socket.send(b'{"arrays": [], "end": 0, "number": 77}')  # its answer comes first
+    pair._lanes.put(lane)
+    with pytest.raises(InstanceDead):
+        pair.run(inputs(1))
+    assert pair.gone

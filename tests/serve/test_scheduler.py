@@ -1057,7 +1057,8 @@ def test_a_deadline_that_batches_are_too_slow_for_is_refused_at_once() -> None:
         function = Steady(light=False)
         function.takes_s = 0.1
         scheduler = Scheduler(lambda: function, max_batch=8)
-        await scheduler.submit("x", kind="k", timeout_s=0.05 + SOON_S)
+        for _ in range(3):
+            await scheduler.submit("x", kind="k", timeout_s=SOON_S)
         started = time.perf_counter()
         with pytest.raises(Unmeetable, match=r"within the timeout of 0.05 s: 0 rows wait .* takes 0.1"):
             await scheduler.submit("x", kind="k", timeout_s=0.05)
@@ -1073,7 +1074,8 @@ def test_what_waits_before_it_counts_for_a_deadline_and_what_goes_after_it_does_
         function = Steady(light=False)
         function.takes_s = 0.1
         scheduler = Scheduler(lambda: function, max_batch=1)
-        await scheduler.submit("x", kind="k")
+        for _ in range(3):
+            await scheduler.submit("x", kind="k")
         before = [asyncio.ensure_future(scheduler.submit(n, kind="k", priority=1)) for n in range(6)]
         await asyncio.sleep(0.01)  # one is under way, five wait
         with pytest.raises(Unmeetable, match="5 rows wait before it"):
@@ -1090,7 +1092,8 @@ def test_nobody_is_refused_for_how_long_it_took_where_the_values_may_tell() -> N
         function = Steady(steady=False, light=False)
         function.takes_s = 0.1
         scheduler = Scheduler(lambda: function, max_batch=8)
-        await scheduler.submit("x", kind="k")
+        for _ in range(3):
+            await scheduler.submit("x", kind="k")
         function.takes_s = 0.0
         assert (await scheduler.submit("y", kind="k", timeout_s=0.09))[0] == "y"
         await scheduler.close()
@@ -1103,7 +1106,8 @@ def test_a_split_of_many_rows_is_refused_for_its_last_part() -> None:
         function = Steady(light=False)
         function.takes_s = 0.05
         scheduler = Scheduler(lambda: function, max_batch=2)
-        await scheduler.submit("x", rows=2, kind="k")
+        for _ in range(3):
+            await scheduler.submit("x", rows=2, kind="k")
         parts = [asyncio.ensure_future(scheduler.submit(n, rows=2, kind="k", timeout_s=0.17)) for n in range(6)]
         refused = [
             answer for answer in await asyncio.gather(*parts, return_exceptions=True) if isinstance(answer, Unmeetable)
@@ -1112,3 +1116,49 @@ def test_a_split_of_many_rows_is_refused_for_its_last_part() -> None:
         await scheduler.close()
 
     run(scenario())
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_closing_finishes_what_waits_behind_batches_that_are_run_on_the_event_loop() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Steady, max_batch=1)
+        await here(scheduler)
+        assert await here(scheduler)
+        waiting = [asyncio.ensure_future(scheduler.submit(number, kind="k")) for number in range(20)]
+        await asyncio.sleep(0)
+        await scheduler.close()
+        assert scheduler.pending_items == 0
+        assert [(await answer)[0] for answer in waiting] == list(range(20))
+
+    run(scenario())
+
+
+def test_one_that_hung_and_comes_back_late_is_closed_and_its_end_is_no_unheard_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    come_back, closed = threading.Event(), threading.Event()
+
+    class Hanging:
+        def __call__(self, payloads: list[Any]) -> list[Any]:
+            come_back.wait(10)
+            raise InstanceDead("it was ended")
+
+        def close(self) -> None:
+            closed.set()
+
+    async def scenario() -> None:
+        made: Any = iter([Hanging(), Steady()])
+        scheduler = Scheduler(lambda: next(made), max_batch=1, run_limit_s=0.05, name="m")
+        with pytest.raises(Hung):
+            await scheduler.submit("x")
+        come_back.set()
+        assert await asyncio.to_thread(closed.wait, 10)
+        while not scheduler.healthy:
+            await asyncio.sleep(0.01)
+        assert scheduler.restarts == 1
+        await scheduler.close()
+
+    run(scenario())
+    assert "never retrieved" not in caplog.text
+    assert "m: an instance hangs" in caplog.text
+    assert "m: the instance is back after" in caplog.text
