@@ -332,6 +332,15 @@ def test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_stat
         assert all(answer.exception() is not None for answer in asked)
 
 
+def test_requests_sent_ahead_that_are_cut_are_each_counted(slow_onnx: Path, start_server: StartServer) -> None:
+    server = start_server(slow_onnx, "--drain-s", "0.5")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as held:
+        held.sendall(4 * request(ENDLESS))
+        time.sleep(0.3)
+        tell(server)
+        assert ended(server, within_s=5) == (1, 0, 4)
+
+
 def test_a_second_signal_ends_it_at_once_and_says_what_was_cut(slow_onnx: Path, start_server: StartServer) -> None:
     server = start_server(slow_onnx, "--lame-duck-s", "60")
     with ThreadPoolExecutor(1) as pool:
