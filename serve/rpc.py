@@ -234,7 +234,7 @@ async def start(
         messages.message("ModelStreamInferResponse").SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
-    checks = _Health(repository)
+    checks = _Health(repository, access.gate)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Pools())
@@ -277,16 +277,23 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> 
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """grpc.health.v1: the whole server under no name and the service's, a model under its own."""
+    """grpc.health.v1: the whole server under no name and the service's, a model under its own, with a key for it."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, gate: Gate | None) -> None:
         self._repository = repository
+        self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         kinds = health_pb2.HealthCheckResponse
         if request.service in ("", messages.SERVICE):
             ready = not self._repository.problems
-        elif self._repository.label(request.service):
+            return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
+        if self._admit is not None:  # as ModelReady: who has no key learns no names
+            try:
+                self._admit(context)
+            except Refused as refused:
+                await rpcguard.end(refused, context)
+        if self._repository.label(request.service):
             ready = self._repository.is_ready(request.service)
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
