@@ -17,8 +17,9 @@ from starlette.routing import Route
 
 import penstock
 from penstock.errors import PenstockError
-from penstock.serve import answers, bodies, control, gauges, openapi, slow, tritonmetrics
+from penstock.serve import answers, bodies, control, gauges, openapi, rights, slow, tritonmetrics
 from penstock.serve.errors import RequestError
+from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
 from penstock.serve.metrics import Metrics
@@ -37,6 +38,7 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 # Starts what runs beside HTTP in its event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 _STOP_S = 30.0
+_REASONS = (rights.INFER, rights.REPOSITORY)
 _BOUNDS = Bounds()
 
 
@@ -47,7 +49,7 @@ def create_app(
     beside: Beside | None = None,
     regions: Regions | None = None,
     tracer: Tracer | None = None,
-    keyed: bool = False,
+    gate: Gate | None = None,
     watch: Watch | None = None,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
@@ -59,7 +61,8 @@ def create_app(
         beside: starts what runs in the same event loop.
         regions: of shared memory, if another road knows them too.
         tracer: of requests, likewise.
-        keyed: whether API keys are asked for, in front of this; it stands in the description.
+        gate: of API keys, if those are asked for, in front of this; it stands in the description, and without a key
+            the server's health gives no reasons.
         watch: told of each request, likewise.
     """
     watch = watch or Watch(metrics)
@@ -79,12 +82,12 @@ def create_app(
     app = FastAPI(title="penstock", version=penstock.__version__, lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
-    _add_health(app, repository, metrics)
+    _add_health(app, repository, metrics, gate)
     control.add(app, repository, _reply, regions, tracer)
     slow.add(app, watch.slow)
     _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
-    app.openapi = lambda: openapi.describe(app, repository, keyed=keyed)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.describe(app, repository, keyed=gate is not None)  # type: ignore[method-assign]
     return Wire(app, Infer(repository, watch, regions, tracer, bounds.max_body_bytes))
 
 
@@ -132,7 +135,7 @@ def _methods(app: FastAPI, path: str) -> str:
     return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
-def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
+def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Gate | None) -> None:
     gpus = Gpus()
 
     @app.head("/v2/health/live", include_in_schema=False)
@@ -142,11 +145,14 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics) -> None:
 
     @app.head("/v2/health/ready", include_in_schema=False)
     @app.get("/v2/health/ready", tags=["health"])
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
         problems = repository.problems
-        if problems:
-            return _reply({"error": "; ".join(problems)}, 503)
-        return _reply({"ready": True})
+        if not problems:
+            return _reply({"ready": True})
+        # Reasons name models and paths: they are for whom the repository's index is open to.
+        said = request.headers.get("authorization", "").encode("latin-1")
+        told = gate is None or gate.fault(said, _REASONS, counts=False) is None
+        return _reply({"error": "; ".join(problems) if told else "not ready"}, 503)
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def figures() -> Response:

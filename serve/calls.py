@@ -47,10 +47,13 @@ def failed(error: Exception, context: Any, record: Record | None = None) -> Fail
 
 
 def recorded(road: Road, context: Any) -> Record:
-    """A request's record; of the names and values beside a call, those that are text are its headers."""
+    """A request's record; of the names and values beside a call, those that are text are its headers.
+
+    All is read from the call now: asked for its client after its end, gRPC ends the process.
+    """
     beside = context.invocation_metadata() or ()
     headers = {key.encode(): value.encode() for key, value in beside if isinstance(value, str)}
-    return Record(road=road, headers=headers, peer=context.peer)
+    return Record(road=road, headers=headers, peer=context.peer())
 
 
 async def watched(answer: Awaitable[Any], record: Record, model: str, context: Any, watch: Watch) -> Any:

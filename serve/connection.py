@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from penstock.serve.wire import Infer, refused
 _PREFIX = b"POST /v2/models/"
 _NEEDED = (INFER,)
 _END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})")
+_IN_CHUNKS = re.compile(rb"(?i)\r\ntransfer-encoding:")
 _ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
@@ -160,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def owed(self) -> int:
         """How many requests were received here, and have not been answered to the end."""
-        ahead = int(_END in self._waiting)
+        ahead = begun(self._waiting)
         if self._head is not None or ahead:
             return ahead + (self._head is not None)
         return int(self._transport.get_write_buffer_size() > 0)
@@ -325,6 +328,24 @@ class Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                 return
         self._timer = self._loop.call_later(left, self._watch)
+
+
+def begun(received: bytes) -> int:
+    """How many requests have a whole head in what was received; of a body in chunks, and what is behind, it is one."""
+    found = start = 0
+    while (end := received.find(_END, start)) >= 0:
+        if received.startswith(b"\r\n", start):  # between requests, where parsers pass over it
+            start += 2
+            continue
+        head = received[start : end + len(_END)]
+        if not head[:1].isalpha():
+            break
+        found += 1
+        if _IN_CHUNKS.search(head):
+            break
+        said = _LENGTH.search(head)
+        start = end + len(_END) + (0 if said is None else int(said[1]))
+    return found
 
 
 def _room(length: int, json_length: int) -> memoryview:

@@ -44,13 +44,14 @@ STREAM = Road("ModelStreamInfer")
 class Record(Times):
     """One request, from its first moment here to its end.
 
-    `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer` gives the
-    client's address, if it is asked. `code` is gRPC's number for the end, beside HTTP's in `status`.
+    `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer` is the
+    client's address, or gives it if it is asked, also when the client is gone. `code` is gRPC's number for the end,
+    beside HTTP's in `status`.
     """
 
     road: Road = INFER
     headers: Mapping[bytes, bytes] | None = None
-    peer: Callable[[], Any] | None = None
+    peer: Callable[[], Any] | str | None = None
     id: str = ""
     sent_id: bool = False
     model: str = ""
@@ -86,7 +87,7 @@ class Record(Times):
     @property
     def client(self) -> str:
         """The client's address, HOST:PORT where it has one, an IPv6 HOST in brackets."""
-        found = None if self.peer is None else self.peer()
+        found = self.peer() if callable(self.peer) else self.peer
         if isinstance(found, tuple | list) and len(found) > 1:
             return f"[{found[0]}]:{found[1]}" if ":" in str(found[0]) else f"{found[0]}:{found[1]}"
         return unquote(str(found or "")).removeprefix("ipv4:").removeprefix("ipv6:")  # as gRPC writes them

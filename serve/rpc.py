@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
@@ -22,15 +22,14 @@ from penstock.serve.gate import Gate, Refused
 from penstock.serve.model import Model
 from penstock.serve.outcomes import Closed
 from penstock.serve.records import CALL, REQUEST_ID, STREAM, Record
-from penstock.serve.repository import Repository
+from penstock.serve.repository import ENDING, Repository
 from penstock.serve.sharedmemory import Regions
+from penstock.serve.streams import Stream
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
 # From so many bytes on, what takes a step for each number or text is read beside the event loop.
 _LONG = 65_536
-# Requests of one stream that are under way at once; more wait in the connection.
-_MOST_STREAMED = 64
 _ID = REQUEST_ID.lower()
 
 
@@ -43,7 +42,8 @@ class Service:
         self._repository, self._regions, self._tracer, self._watch = repository, regions, tracer, watch
         self._admit = None if gate is None else rpcguard.every_message(gate)
         self.calls = Calls()
-        self._taking: set[asyncio.Future[None]] = set()
+        self._streams: set[Stream] = set()
+        self._ending = False
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages.message("ServerLiveResponse")(live=True)
@@ -162,58 +162,47 @@ class Service:
             shadows.offer(request.model_name, model, call.id, call.inputs, answer)
         return response
 
-    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802
         """Answers in the order of the requests, each computed as it came; a failure is a message, not the end."""
-        answer = messages.message("ModelStreamInferResponse")
-        waiting: asyncio.Queue[asyncio.Task[tuple[Any, str]] | None] = asyncio.Queue(_MOST_STREAMED)
-        owed = 0
 
-        async def take() -> None:
-            nonlocal owed
-            try:
-                async for request in requests:
-                    self.calls.begun += 1
-                    owed += 1
-                    await waiting.put(asyncio.ensure_future(self._streamed(request, context)))
-            finally:
-                await waiting.put(None)
+        def begin(request: Any) -> Coroutine[Any, Any, Any]:
+            return self._streamed(request, context, calls.recorded(STREAM, context))
 
-        taking = asyncio.ensure_future(take())
-        self._taking.add(taking)
+        stream = Stream(requests, begin, context.write, self.calls)
+        self._streams.add(stream)
+        if self._ending:  # it had come before, and begins only now
+            stream.end()
         try:
-            while (held := await waiting.get()) is not None:
-                answered, why = await held
-                answered.parameters["triton_final_response"].bool_param = True
-                yield answer(error_message=why, infer_response=answered)
-                self.calls.answered += 1
-                owed -= 1
+            await stream.run()
         finally:
-            self.calls.gone += owed
-            self._taking.discard(taking)
-            taking.cancel()
-            while not waiting.empty():
-                if (held := waiting.get_nowait()) is not None:
-                    held.cancel()
+            self._streams.discard(stream)
+        if not stream.whole:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
 
-    async def _streamed(self, request: Any, context: Any) -> tuple[Any, str]:
-        """The answer to one request of a stream, and what went wrong with it, if anything did."""
-        record = calls.recorded(STREAM, context)
+    async def _streamed(self, request: Any, context: Any, record: Record) -> Any:
+        """The answer to one request of a stream, which says what went wrong with it, if anything did."""
         record.id, record.sent_id = "", False  # an id of the stream's is none of its requests'
+        why = ""
         try:
             if self._admit is not None:
                 self._admit(context)
-            return await self._watched(request, context, record), ""
+            answered = await self._watched(request, context, record)
         except (calls.Failed, Refused) as failed:
             # As Triton has it: whose failure it is stands in the answer beside it.
-            answered = messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name)
+            answered, why = (
+                messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name),
+                str(failed),
+            )
             if failed.status >= 500:
                 answered.parameters[_ID].string_param = record.name()
-            return answered, str(failed)
+        answered.parameters["triton_final_response"].bool_param = True
+        return messages.message("ModelStreamInferResponse")(error_message=why, infer_response=answered)
 
     def end_streams(self) -> None:
-        """Take nothing more by streams, which end once they have answered what had come."""
-        for taking in self._taking:
-            taking.cancel()
+        """Read nothing more from streams, which end once they have answered what had come."""
+        self._ending = True
+        for stream in self._streams:
+            stream.end()
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
@@ -245,7 +234,7 @@ async def start(
         messages.message("ModelStreamInferResponse").SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
-    checks = _Health(repository)
+    checks = _Health(repository, access.gate)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Pools())
@@ -288,16 +277,23 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> 
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """grpc.health.v1: the whole server under no name and the service's, a model under its own."""
+    """grpc.health.v1: the whole server under no name and the service's, a model under its own, with a key for it."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: Repository, gate: Gate | None) -> None:
         self._repository = repository
+        self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         kinds = health_pb2.HealthCheckResponse
         if request.service in ("", messages.SERVICE):
             ready = not self._repository.problems
-        elif self._repository.label(request.service):
+            return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
+        if self._admit is not None:  # as ModelReady: who has no key learns no names
+            try:
+                self._admit(context)
+            except Refused as refused:
+                await rpcguard.end(refused, context)
+        if self._repository.label(request.service):
             ready = self._repository.is_ready(request.service)
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")

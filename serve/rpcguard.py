@@ -34,7 +34,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 def every_message(gate: Gate) -> Callable[[Any], None]:
-    """What sees to it that a stream's call may send one message more.
+    """What sees to it that a call may ask one thing more: with a stream's next message, or of one model's health.
 
     Raises:
         Refused: by what is given back: it may not, or no longer.
@@ -55,11 +55,16 @@ def _said(metadata: Any) -> bytes | None:
     return None
 
 
+async def end(refused: Refused, context: Any) -> None:
+    """End a call that is refused."""
+    # Clients that retry know when: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+    after = (("grpc-retry-pushback-ms", str(1000 * refused.wait_s)),) if refused.wait_s else ()
+    await context.abort(_CODES[refused.status], str(refused), after)
+
+
 def _refusing(refused: Refused) -> Any:
     async def refuse(messages: Any, context: Any) -> None:
-        # Clients that retry know when: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-        after = (("grpc-retry-pushback-ms", str(1000 * refused.wait_s)),) if refused.wait_s else ()
-        await context.abort(_CODES[refused.status], str(refused), after)
+        await end(refused, context)
 
     # As a stream, of which nothing is read: for a call of one message gRPC would read that first.
     return grpc.stream_unary_rpc_method_handler(refuse)

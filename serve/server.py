@@ -95,7 +95,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
             calls = service.calls
             besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
-        app = create_app(repository, metrics, bounds, beside, regions, tracer, keyed=gate is not None, watch=watch)
+        app = create_app(repository, metrics, bounds, beside, regions, tracer, gate=gate, watch=watch)
         if gate is not None:
             metrics.include(gate.families)
         connections = Connections(app.infer, settings.connections, gate)

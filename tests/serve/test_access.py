@@ -135,6 +135,32 @@ def test_health_is_open(keyed: Keyed, method: str, path: str) -> None:
     assert keyed.ask(None, method, path).status == 200
 
 
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Keyed:
+    """A keyed server that is not ready: `secret` cannot be loaded."""
+    folder = tmp_path_factory.mktemp("failing")
+    write_fake_artifact(folder / "models", "pair")
+    (folder / "secret.onnx").write_bytes(b"nonsense")
+    file = folder / "keys.json"
+    held = {
+        "alice": add(file, "alice"),
+        "ops": add(file, "ops", "repository"),
+        "watcher": add(file, "watcher", "metrics"),
+    }
+    return Keyed(start_server(folder / "models", folder / "secret.onnx", "--keys", file), file, held)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(None, False), ("nobody", False), ("watcher", False), ("alice", True), ("ops", True)]
+)
+def test_only_who_may_list_the_models_is_told_why_the_server_is_not_ready(
+    failing: Keyed, name: str | None, told: bool
+) -> None:
+    answer = failing.ask(name, "GET", "/v2/health/ready")
+    assert answer.status == 503
+    assert ("'secret' failed to load" in answer.error) if told else (answer.error == "not ready")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
@@ -379,6 +405,27 @@ class TestRpc:
         with closing(grpc.insecure_channel(address)) as channel:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+    @pytest.mark.parametrize(
+        ("name", "code"), [(None, "UNAUTHENTICATED"), ("nobody", "UNAUTHENTICATED"), ("ops", "PERMISSION_DENIED")]
+    )
+    def test_a_model_s_health_is_for_those_who_may_ask_it(self, failing: Keyed, name: str | None, code: str) -> None:
+        import grpc
+        from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+        def found(name: str | None, model: str) -> str:
+            told = [(key.lower(), value) for key, value in failing.headers(name).items()]
+            try:
+                status = stub.Check(health_pb2.HealthCheckRequest(service=model), metadata=told, timeout=20).status
+            except grpc.RpcError as error:
+                return str(error.code().name)
+            return str(health_pb2.HealthCheckResponse.ServingStatus.Name(status))
+
+        with closing(grpc.insecure_channel(rpc_address(failing.server))) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            assert {found(name, model) for model in ("pair", "secret", "nothere")} == {code}
+            assert [found(name, whole) for whole in ("", "inference.GRPCInferenceService")] == 2 * ["NOT_SERVING"]
+            assert [found("alice", model) for model in ("pair", "nothere")] == ["SERVING", "NOT_FOUND"]
 
     @pytest.mark.parametrize(
         ("name", "method", "code"),

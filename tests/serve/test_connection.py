@@ -90,6 +90,25 @@ def answers(held: socket.socket, count: int) -> list[tuple[int, str]]:
     return [(status, content.get("id", next(iter(content)))) for status, content in found]
 
 
+@given(st.lists(st.sampled_from(("infer", "ends", "health")), max_size=8), st.integers(0, 200), st.booleans())
+def test_requests_that_wait_are_counted_by_their_heads(kinds: list[str], cut: int, in_chunks: bool) -> None:
+    """`ends`: one whose body looks like ends of heads; a whole body is none's business."""
+    made = {"infer": infer("a"), "ends": post("pair", b"\r\n\r\nPOST / HTTP/1.1\r\n\r\n"), "health": HEALTH}
+    parts = [made[kind] for kind in kinds]
+    if in_chunks:
+        parts.append(chunked(infer("b", binary=False)))
+    received = b"".join(parts)
+    kept = max(0, len(received) - cut)
+    starts = itertools.accumulate((len(part) for part in parts), initial=0)
+    whole = [start + part.index(b"\r\n\r\n") + 4 <= kept for start, part in zip(starts, parts, strict=False)]
+    assert connection_module.begun(received[:kept]) == sum(whole)
+
+
+def test_what_is_no_request_is_not_counted_as_one() -> None:
+    assert connection_module.begun(b"\r\n" * 9000) == 0
+    assert connection_module.begun(b"\r\n" + HEALTH + b"\x16\x03" + b"\r\n\r\n" * 9) == 1
+
+
 def test_requests_of_all_kinds_take_turns_on_one_connection(server: Server) -> None:
     with connected(server) as held:
         for number in range(3):

@@ -238,6 +238,22 @@ def test_a_client_that_connects_as_the_server_closes_is_answered_or_refused_but_
 # --- gRPC ------------------------------------------------------------------------------------------------------------
 
 
+def asked_rpc(count: int) -> Any:
+    from penstock.serve import messages
+
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1]}
+    raw = [np.array([count], np.int64).tobytes()]
+    return messages.message("ModelInferRequest")(model_name="slow", inputs=[entry], raw_input_contents=raw)
+
+
+def streaming(channel: Any) -> Any:
+    from penstock.serve import messages
+
+    write = messages.message("ModelInferRequest").SerializeToString
+    read = messages.message("ModelStreamInferResponse").FromString
+    return channel.stream_stream(f"/{messages.SERVICE}/{messages.STREAM}", write, read)
+
+
 def test_calls_and_streams_of_grpc_are_answered_and_streams_then_end(
     slow_onnx: Path, start_server: StartServer, address: Callable[[Server], str]
 ) -> None:
@@ -245,34 +261,48 @@ def test_calls_and_streams_of_grpc_are_answered_and_streams_then_end(
 
     from penstock.serve import messages
 
-    def asked(count: int) -> Any:
-        entry = {"name": "turns", "datatype": "INT64", "shape": [1]}
-        raw = [np.array([count], np.int64).tobytes()]
-        return messages.message("ModelInferRequest")(model_name="slow", inputs=[entry], raw_input_contents=raw)
-
     server = start_server(slow_onnx)
     write = messages.message("ModelInferRequest").SerializeToString
     with grpc.insecure_channel(address(server)) as channel:
         unary = channel.unary_unary(
             f"/{messages.SERVICE}/ModelInfer", write, messages.message("ModelInferResponse").FromString
         )
-        stream = channel.stream_stream(
-            f"/{messages.SERVICE}/{messages.STREAM}", write, messages.message("ModelStreamInferResponse").FromString
-        )
         over = False
 
         def requests() -> Any:
-            yield from (asked(LONG), asked(1))
+            yield from (asked_rpc(LONG), asked_rpc(1))
             while not over:  # it stays open, as a client's stream does
                 time.sleep(0.05)
 
-        call, answers = unary.future(asked(LONG)), stream(requests())
+        call, answers = unary.future(asked_rpc(LONG)), streaming(channel)(requests())
         until_busy(server, 2)
         tell(server)
         assert call.result(timeout=20).model_name == "slow"
-        assert [answer.error_message for answer in answers] == ["", ""]
+        assert [next(answers).error_message for _ in range(2)] == ["", ""]
+        with pytest.raises(grpc.RpcError, match="shutting down") as caught:  # more of it might have been on its way
+            next(answers)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         over = True
     assert ended(server) == (0, 3, 0)
+
+
+def test_a_stream_that_has_more_than_is_taken_at_once_is_told_that_it_was_cut(
+    slow_onnx: Path, start_server: StartServer, address: Callable[[Server], str]
+) -> None:
+    import grpc
+
+    server, seen = start_server(slow_onnx), []
+    with grpc.insecure_channel(address(server)) as channel:
+        answers = streaming(channel)(iter([asked_rpc(100)] * 150))
+        seen.append(next(answers))
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(grpc.RpcError) as caught:
+            seen.extend(answers)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert 64 <= len(seen) < 150
+    code, answered, lost = ended(server)
+    assert (code, lost) == (0, 0)
+    assert answered in (len(seen), len(seen) - 1)  # the first may have been counted before
 
 
 def test_calls_that_are_under_way_are_those_that_neither_ended_nor_lost_their_client() -> None:
@@ -300,6 +330,15 @@ def test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_stat
         tell(server)
         assert ended(server, within_s=5) == (1, 0, 2)
         assert all(answer.exception() is not None for answer in asked)
+
+
+def test_requests_sent_ahead_that_are_cut_are_each_counted(slow_onnx: Path, start_server: StartServer) -> None:
+    server = start_server(slow_onnx, "--drain-s", "0.5")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as held:
+        held.sendall(4 * request(ENDLESS))
+        time.sleep(0.3)
+        tell(server)
+        assert ended(server, within_s=5) == (1, 0, 4)
 
 
 def test_a_second_signal_ends_it_at_once_and_says_what_was_cut(slow_onnx: Path, start_server: StartServer) -> None:

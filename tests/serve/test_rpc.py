@@ -196,6 +196,28 @@ def test_a_cancelled_or_late_call_frees_its_work(client: Any, rpc_server: Server
     busy.cancel()
 
 
+def test_a_client_that_leaves_its_streams_ends_no_server(slow_onnx: Path, start_server: StartServer) -> None:
+    """gRPC crashes a process that asks an ended call for its client, as the log of requests does."""
+    from penstock.serve import messages
+
+    server = start_server(slow_onnx, "--log-requests", "all")
+    found = re.search(r"gRPC at (\S+)", "\n".join(server.lines))
+    assert found is not None
+    wanted = {"name": "turns", "datatype": "INT64", "shape": [1]}
+    raw = [np.array([200], np.int64).tobytes()]
+    request = messages.message("ModelInferRequest")(model_name="slow", inputs=[wanted], raw_input_contents=raw)
+    write = messages.message("ModelInferRequest").SerializeToString
+    with grpc.insecure_channel(found[1]) as channel:
+        for count in (40, 100):  # some of which are not taken yet
+            call = channel.stream_stream(f"/{messages.SERVICE}/{messages.STREAM}", write)(iter([request] * count))
+            next(call)
+            call.cancel()
+            server.wait_for_metric('penstock_pending_rows{model="slow",version="1"}', 0)
+    assert server.ask("GET", "/v2/health/ready").status == 200
+    server.process.terminate()
+    assert server.process.wait(20) == 0  # nothing of theirs is lost
+
+
 def test_a_timeout_of_the_request_is_unavailable_as_in_triton(client: Any) -> None:
     wanted = triton.InferInput("turns", [1], "INT64")
     wanted.set_data_from_numpy(np.array([20_000]))
