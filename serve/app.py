@@ -176,7 +176,7 @@ def _add_predict(app: FastAPI, repository: Repository, watch: Watch, bounds: Bou
     async def predict_route(request: Request, name: str) -> Response:
         async def work(times: Record) -> Response:
             model = repository.find(name)
-            times.found(model.version, None)
+            times.found(model.name, model.version, None)
             top_k = _top_k(request)
             inputs = await bodies.read_inputs(request, model, bounds, times)
             form = answers.wanted(model, ", ".join(request.headers.getlist("accept")), inputs)

@@ -44,9 +44,10 @@ STREAM = Road("ModelStreamInfer")
 class Record(Times):
     """One request, from its first moment here to its end.
 
-    `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer` is the
-    client's address, or gives it if it is asked, also when the client is gone. `code` is gRPC's number for the end,
-    beside HTTP's in `status`.
+    `model` is the one that answers, or that was asked for where none does; `route` the name that was asked for, if that
+    is a route's. `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer`
+    is the client's address, or gives it if it is asked, also when the client is gone. `code` is gRPC's number for the
+    end, beside HTTP's in `status`.
     """
 
     road: Road = INFER
@@ -55,6 +56,7 @@ class Record(Times):
     id: str = ""
     sent_id: bool = False
     model: str = ""
+    route: str = ""
     version: int = 0
     status: int = 0
     code: int | None = None
@@ -67,9 +69,9 @@ class Record(Times):
         if sent is not None and _PLAIN.fullmatch(text := sent.decode("latin-1")):
             self.id, self.sent_id = text, True
 
-    def found(self, version: int, own_id: str | None) -> None:
-        """Told what was asked for, and by which id of the protocol's; a header's goes before it."""
-        self.version = version
+    def found(self, model: str, version: int, own_id: str | None) -> None:
+        """Told what answers it, and by which id of the protocol's it goes; a header's goes before that."""
+        self.model, self.version = model, version
         if own_id and not self.id and _PLAIN.fullmatch(own_id):
             self.id = own_id
 
@@ -104,6 +106,7 @@ class Record(Times):
             "request_id": self.name(),
             "via": str(self.road),
             "model": self.model,
+            **({"route": self.route} if self.route else {}),
             "version": self.version,
             "rows": self.rows,
             "status": self.status,

@@ -148,7 +148,7 @@ class Service:
         read = functools.partial(payloads.decode, request, model, self._regions)
         call = await asyncio.to_thread(read) if contents and size > _LONG else read()
         times.decode_s = time.perf_counter() - times.started
-        times.found(model.version, call.id)
+        times.found(model.name, model.version, call.id)
         wait = min((seconds for seconds in (call.timeout_s, left) if seconds is not None), default=None)
         try:
             answer = await model.infer(call.inputs, timeout_s=wait, priority=call.priority, times=times)

@@ -147,6 +147,7 @@ def attributes(record: Record) -> dict[str, str | int]:
     """What the conventions have of a request, and what is penstock's own."""
     found: dict[str, str | int] = {
         "penstock.model.name": record.model,
+        **({"penstock.route": record.route} if record.route else {}),
         "penstock.model.version": str(record.version),
         "penstock.rows": record.rows,
         "penstock.request_id": record.name(),
@@ -161,7 +162,7 @@ def attributes(record: Record) -> dict[str, str | int]:
         found |= {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": road.method}
         return {**found, "rpc.grpc.status_code": record.code or 0}
     if record.model:
-        found["url.path"] = road.route.format(model=record.model, version=record.version)
+        found["url.path"] = road.route.format(model=record.route or record.model, version=record.version)
     found |= {"http.request.method": road.method, "http.route": road.route}
     return {**found, "http.response.status_code": record.status}
 

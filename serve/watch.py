@@ -29,12 +29,17 @@ class Watch:
 
         Args:
             record: the request.
-            model: the name that it is counted under, empty for one that is not served.
+            model: the name that was asked for, empty for one that is not served. It is counted under the model's that
+                answered, where the name is a route's.
             status: HTTP's, or what HTTP would have said.
         """
         now = time.perf_counter()
         total = now - record.started
-        record.model, record.status, record.total_s = model, status, total
+        record.status, record.total_s = status, total
+        if not record.model:
+            record.model = model
+        elif record.model != model:
+            record.route, model = model, record.model
         self._metrics.answered(model, status, total)
         for told in self._told:
             told(record)

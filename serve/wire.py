@@ -103,7 +103,7 @@ class Infer:
         model = self._repository.find(name, version)
         call = await self._read(model, headers, body)
         times.decode_s = time.perf_counter() - times.started
-        times.found(model.version, call.id)
+        times.found(model.name, model.version, call.id)
         try:
             answer = await model.infer(call.inputs, timeout_s=call.timeout_s, priority=call.priority, times=times)
         except Closed:  # another version took its place while the request was read

@@ -36,14 +36,14 @@ def test_whatever_is_sent_as_an_id_a_name_is_one_printable_word(id: bytes) -> No
 @given(st.text(max_size=200))
 def test_so_is_that_of_the_protocols_own_id(own: str) -> None:
     record = Record()
-    record.found(1, own)
+    record.found("m", 1, own)
     assert re.fullmatch(r"[!-~]{1,128}", record.name())
 
 
 def test_the_protocols_own_id_counts_where_no_header_says_another() -> None:
     plain, headed = Record(), sent(b"mine")
     for record in (plain, headed):
-        record.found(3, "own")
+        record.found("m", 3, "own")
     assert (plain.name(), plain.quoted, plain.version) == ("own", False, 3)
     assert headed.name() == "mine"
 

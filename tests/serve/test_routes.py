@@ -253,7 +253,10 @@ def test_http_clients_use_a_route_as_a_model(routed: Server) -> None:
     assert routed.ask("POST", "/v2/models/now/versions/1/infer", BODY).json["model_name"] == "a"
     assert routed.ask("POST", "/v2/models/now/versions/2/infer", BODY).status == 404
     assert routed.metric('penstock_route_requests_total{model="b",route="split"}') == 2
-    assert routed.metric('penstock_requests_total{code="200",model="split"}') == 20
+    assert routed.metric('penstock_requests_total{code="200",model="b"}') == 2
+    assert routed.metric('penstock_requests_total{code="200",model="split"}') == 0
+    slow = routed.ask("GET", "/debug/slow?model=b").json["requests"]
+    assert {(each["model"], each["route"], each["version"]) for each in slow} == {("b", "split", 1)}
     assert "'split' is a route" in routed.ask("GET", "/v2/models/split/trace/setting").error
     assert [row["name"] for row in routed.ask("POST", "/v2/repository/index").json] == ["a", "b"]
     assert routed.ask("GET", "/debug/shadow").json == {"shadows": []}
