@@ -64,42 +64,55 @@ class Reader:
         wish = _Wish((function, arguments), body)
         try:
             done, value = await self._thread.call(self._answer, wish)
-        except asyncio.CancelledError:  # nobody waits for it: the next in line should not either
-            with self._lock:
-                wish.gone = True
-                if self._current is wish:
-                    self._kill()
+        except asyncio.CancelledError:
+            self._give_up(wish)
             raise
         if not done:
             raise value
         return value
 
+    def _give_up(self, wish: _Wish) -> None:
+        """Nobody waits for it: the next in line should not either."""
+        with self._lock:
+            wish.gone = True
+            if self._current is not wish:
+                wish.body = b""
+            elif self._process is not None:
+                self._process.kill()  # `_answer` sees that it ends, and that no other is sent to it
+
     def _answer(self, wish: _Wish) -> tuple[bool, Any]:
         """Whether the function gave something, and what it gave or raised."""
         with self._lock:
-            if wish.gone:
-                return True, None
             self._current = wish
-            if self._process is None or self._process.poll() is not None:
-                self._process = _begun()
-            process = self._process
+        died = False
         try:
-            return _exchanged(process, wish)
-        except (OSError, _Died):
-            with self._lock:
-                process.kill()
-                process.wait()  # or the next would find it not quite dead
-                self._process = None
-            return False, RequestError(
-                "the process that reads long JSON died over this request; send its tensors in binary", 503
-            )
+            process = self._begun()
+            return (True, None) if wish.gone else _exchanged(process, wish)
+        except (OSError, _Died) as error:
+            died = True
+            return False, _lost(error)
         finally:
             with self._lock:
                 self._current = None
+                wish.body = b""
+            if died or wish.gone:  # by now nobody else may kill it, and the next begins another
+                self._end()
 
-    def _kill(self) -> None:
+    def _begun(self) -> subprocess.Popen[bytes]:
+        """The process, begun if there is none."""
+        if self._process is None or self._process.poll() is not None:
+            command = python_command("penstock.serve.reader")
+            begun = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
+            with self._lock:
+                self._process = begun
+        assert self._process is not None
+        return self._process
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
+            self._process.wait()  # or the next would find it not quite dead
+            self._process = None
 
     @property
     def process_id(self) -> int | None:
@@ -107,9 +120,9 @@ class Reader:
         return None if self._process is None else self._process.pid
 
 
-def _begun() -> subprocess.Popen[bytes]:
-    command = python_command("penstock.serve.reader")
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
+def _lost(error: Exception) -> RequestError:
+    what = "died over this request" if isinstance(error, _Died | BrokenPipeError) else f"could not be asked ({error})"
+    return RequestError(f"the process that reads long JSON {what}; send its tensors in binary", 503)
 
 
 def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> tuple[bool, Any]:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,6 +107,46 @@ def test_a_client_that_goes_away_makes_room_for_the_next() -> None:
         return time.monotonic() - started
 
     assert asyncio.run(scenario()) < 10
+
+
+def test_whoever_comes_after_one_that_went_away_is_never_refused() -> None:
+    async def scenario() -> None:
+        beside = Reader()
+        await beside.call(sleep, b"", 0.0)
+        for turn in range(12):
+            gone = asyncio.ensure_future(beside.call(sleep, b"", 0.005))
+            following = asyncio.ensure_future(beside.call(sleep, b"next", 0.0))
+            await asyncio.sleep(0.001 * turn)  # before, amid and after the answer
+            gone.cancel()
+            assert await following == "next"
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the system is in ending it."""
+    exchanged, poll, cancelled = reader._exchanged, subprocess.Popen.poll, threading.Event()
+
+    def answered(process: Any, wish: Any) -> Any:
+        found = exchanged(process, wish)
+        if found[1] == "gone":
+            cancelled.wait(10)
+        return found
+
+    async def scenario() -> str:
+        beside = Reader()
+        await beside.call(sleep, b"", 0.0)
+        gone = asyncio.ensure_future(beside.call(sleep, b"gone", 0.0))
+        await asyncio.sleep(0.1)
+        gone.cancel()
+        await asyncio.wait([gone])
+        monkeypatch.setattr(subprocess.Popen, "poll", lambda process: None)  # not quite dead
+        cancelled.set()
+        return str(await beside.call(sleep, b"next", 0.0))
+
+    monkeypatch.setattr(reader, "_exchanged", answered)
+    assert asyncio.run(scenario()) == "next"
+    monkeypatch.setattr(subprocess.Popen, "poll", poll)
 
 
 def test_a_long_request_to_a_server_is_answered_and_its_process_ends_with_the_server(
