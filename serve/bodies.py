@@ -43,7 +43,9 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
         data = await asyncio.to_thread(compression.inflate, data, coding, bounds.max_body_bytes)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
     if _of_long_json(data, header_length, kind):
-        return await _decoded(times, reader.READER.call(_long, data, header_length, _Told.of(model), bounds))
+        told, most_s = _Told.of(model), model.limits.timeout_s
+        reading = reader.READER.call(_long, data, header_length, told, bounds, timeout_s=most_s)
+        return await _decoded(times, reading)
 
     def decode() -> Inputs:
         if header_length is not None:

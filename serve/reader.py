@@ -23,11 +23,14 @@ import numpy as np
 from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
+from penstock.serve.outcomes import Expired, QueueFull
 from penstock.serve.threads import CallThread
 from penstock.trial import python_command
 
 # JSON of so many bytes is read in a few milliseconds, which is what the way to another process and back takes.
 LONG = 2**20
+MOST_WAITING = 64
+"""Requests that may be read or wait for it; their bodies are in memory."""
 # Whoever waits for other answers goes first.
 _NICE = 5
 _LENGTHS = struct.Struct("<QQ")
@@ -51,22 +54,36 @@ class Reader:
         self._thread: CallThread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._current: _Wish | None = None
+        self._waiting = 0
         self._lock = threading.Lock()
 
-    async def call(self, function: Callable[..., Any], body: Buffer, *arguments: Any) -> Any:
+    async def call(self, function: Callable[..., Any], body: Buffer, *arguments: Any, timeout_s: float) -> Any:
         """`function(body, *arguments)` in the other process, which finds the function by its name.
 
         Raises:
+            QueueFull: too many wait already.
+            Expired: it was not read within `timeout_s` seconds, what is before it included.
             RequestError: 503, the process died over it; or whatever the function raises.
         """
+        if self._waiting >= MOST_WAITING:
+            raise QueueFull(f"{self._waiting} requests of long JSON wait to be read; send tensors in binary, or later")
         if self._thread is None:
             self._thread = CallThread("penstock-reader")
         wish = _Wish((function, arguments), body)
+        self._waiting += 1
+        answered = self._thread.call(self._answer, wish)
         try:
-            done, value = await self._thread.call(self._answer, wish)
-        except asyncio.CancelledError:
-            self._give_up(wish)
-            raise
+            await asyncio.wait([answered], timeout=timeout_s)
+            if not answered.done():
+                raise Expired(
+                    f"no answer within the timeout of {timeout_s:g} s: its JSON is long, and was not read yet"
+                )
+            done, value = answered.result()
+        finally:
+            self._waiting -= 1
+            if not answered.done():
+                answered.cancel()
+                self._give_up(wish)
         if not done:
             raise value
         return value

@@ -17,6 +17,7 @@ import pytest
 
 from penstock.serve import protocol, reader
 from penstock.serve.errors import RequestError
+from penstock.serve.outcomes import Expired, QueueFull
 from penstock.serve.reader import Reader
 from penstock.signature import Dim, Signature, Tensor
 
@@ -51,9 +52,13 @@ def end(body: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def ask(beside: Reader, function: Any, body: bytes, *arguments: Any, timeout_s: float = 60) -> Any:
+    return await beside.call(function, body, *arguments, timeout_s=timeout_s)
+
+
 def test_a_request_read_elsewhere_is_what_it_would_be_here() -> None:
     body = numbers(1000)
-    found = asyncio.run(Reader().call(protocol.decode, body, None, SIGNATURE))
+    found = asyncio.run(ask(Reader(), protocol.decode, body, None, SIGNATURE))
     here = protocol.decode(body, None, SIGNATURE)
     assert (found.id, found.outputs, found.timeout_s, found.priority) == ("mine", here.outputs, None, 0)
     assert found.inputs["x"].dtype == np.float32
@@ -62,15 +67,15 @@ def test_a_request_read_elsewhere_is_what_it_would_be_here() -> None:
 
 def test_what_is_wrong_with_it_is_said_as_it_would_be_here() -> None:
     with pytest.raises(RequestError, match="'shape' says") as caught:
-        asyncio.run(Reader().call(protocol.decode, numbers(1000, said=999), None, SIGNATURE))
+        asyncio.run(ask(Reader(), protocol.decode, numbers(1000, said=999), None, SIGNATURE))
     assert caught.value.status == 400
 
 
 def test_the_event_loop_and_other_threads_go_on_meanwhile() -> None:
     async def scenario() -> float:
         beside, body = Reader(), numbers(400_000)
-        await beside.call(sleep, b"", 0.0)  # it is there
-        reading = asyncio.ensure_future(beside.call(protocol.decode, body, None, SIGNATURE))
+        await ask(beside, sleep, b"", 0.0)  # it is there
+        reading = asyncio.ensure_future(ask(beside, protocol.decode, body, None, SIGNATURE))
         worst, last = 0.0, time.perf_counter()
         while not reading.done():
             await asyncio.sleep(0.001)
@@ -87,9 +92,9 @@ def test_a_death_over_a_request_is_its_own_and_the_next_is_read() -> None:
     async def scenario() -> str:
         beside = Reader()
         with pytest.raises(RequestError, match="died over this request") as caught:
-            await beside.call(end, b"")
+            await ask(beside, end, b"")
         assert caught.value.status == 503
-        return str(await beside.call(sleep, b"next", 0.0))
+        return str(await ask(beside, sleep, b"next", 0.0))
 
     assert asyncio.run(scenario()) == "next"
 
@@ -97,13 +102,13 @@ def test_a_death_over_a_request_is_its_own_and_the_next_is_read() -> None:
 def test_a_client_that_goes_away_makes_room_for_the_next() -> None:
     async def scenario() -> float:
         beside = Reader()
-        await beside.call(sleep, b"", 0.0)
-        calls = [asyncio.ensure_future(beside.call(sleep, b"", 60.0)) for _ in range(3)]
+        await ask(beside, sleep, b"", 0.0)
+        calls = [asyncio.ensure_future(ask(beside, sleep, b"", 60.0)) for _ in range(3)]
         await asyncio.sleep(0.1)
         for call in calls:  # one is under way, two wait for their turns
             call.cancel()
         started = time.monotonic()
-        assert await beside.call(sleep, b"next", 0.0) == "next"
+        assert await ask(beside, sleep, b"next", 0.0) == "next"
         return time.monotonic() - started
 
     assert asyncio.run(scenario()) < 10
@@ -112,10 +117,10 @@ def test_a_client_that_goes_away_makes_room_for_the_next() -> None:
 def test_whoever_comes_after_one_that_went_away_is_never_refused() -> None:
     async def scenario() -> None:
         beside = Reader()
-        await beside.call(sleep, b"", 0.0)
+        await ask(beside, sleep, b"", 0.0)
         for turn in range(12):
-            gone = asyncio.ensure_future(beside.call(sleep, b"", 0.005))
-            following = asyncio.ensure_future(beside.call(sleep, b"next", 0.0))
+            gone = asyncio.ensure_future(ask(beside, sleep, b"", 0.005))
+            following = asyncio.ensure_future(ask(beside, sleep, b"next", 0.0))
             await asyncio.sleep(0.001 * turn)  # before, amid and after the answer
             gone.cancel()
             assert await following == "next"
@@ -135,18 +140,88 @@ def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(mo
 
     async def scenario() -> str:
         beside = Reader()
-        await beside.call(sleep, b"", 0.0)
-        gone = asyncio.ensure_future(beside.call(sleep, b"gone", 0.0))
+        await ask(beside, sleep, b"", 0.0)
+        gone = asyncio.ensure_future(ask(beside, sleep, b"gone", 0.0))
         await asyncio.sleep(0.1)
         gone.cancel()
         await asyncio.wait([gone])
         monkeypatch.setattr(subprocess.Popen, "poll", lambda process: None)  # not quite dead
         cancelled.set()
-        return str(await beside.call(sleep, b"next", 0.0))
+        return str(await ask(beside, sleep, b"next", 0.0))
 
     monkeypatch.setattr(reader, "_exchanged", answered)
     assert asyncio.run(scenario()) == "next"
     monkeypatch.setattr(subprocess.Popen, "poll", poll)
+
+
+def test_what_is_not_read_in_time_is_told_and_makes_room_for_the_next() -> None:
+    async def scenario() -> None:
+        beside = Reader()
+        await ask(beside, sleep, b"", 0.0)
+        calls = [asyncio.ensure_future(ask(beside, sleep, b"", 60.0, timeout_s=0.3)) for _ in range(3)]
+        started = time.monotonic()
+        for call in calls:
+            with pytest.raises(Expired, match=r"no answer within the timeout of 0\.3 s"):
+                await call
+        assert time.monotonic() - started < 3
+        assert await ask(beside, sleep, b"next", 0.0) == "next"
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_is_stopped_is_ended_at_the_deadline_and_replaced() -> None:
+    async def scenario() -> None:
+        beside = Reader()
+        await ask(beside, sleep, b"", 0.0)
+        stopped = beside.process_id
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(Expired):
+            await ask(beside, sleep, b"", 0.0, timeout_s=0.3)
+        assert await ask(beside, sleep, b"next", 0.0) == "next"
+        assert not Path(f"/proc/{stopped}").exists()
+
+    asyncio.run(scenario())
+
+
+def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MOST_WAITING", 2)
+
+    async def scenario() -> None:
+        beside = Reader()
+        calls = [asyncio.ensure_future(ask(beside, sleep, b"", 0.2)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="2 requests of long JSON wait"):
+            await ask(beside, sleep, b"", 0.0)
+        await asyncio.gather(*calls)
+        assert await ask(beside, sleep, b"next", 0.0) == "next"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("own_us", [None, 200_000])
+def test_a_long_request_s_deadline_holds_while_it_is_read(
+    tmp_path: Path, start_server: StartServer, fake_artifact: Any, own_us: int | None
+) -> None:
+    fake_artifact(tmp_path, "line", SIGNATURE)
+    server = start_server(tmp_path, "--max-queue-rows", "100000", "--timeout-s", "1")
+    text = numbers(reader.LONG // 8 // 8 + 100)
+    if own_us is not None:
+        text = text.replace(b'{"id"', b'{"parameters": {"timeout": %d}, "id"' % own_us)
+    headers = {"Content-Type": "application/json"}
+    server.ask("POST", "/v2/models/line/infer", text)  # the process is there
+    (found,) = [int(pid) for thread in Path(f"/proc/{server.process.pid}/task").iterdir() for pid in _children(thread)]
+    os.kill(found, signal.SIGSTOP)
+    if own_us is not None:
+        threading.Timer(0.5, os.kill, (found, signal.SIGCONT)).start()
+    started = time.monotonic()
+    answer = server.ask("POST", "/v2/models/line/infer", text)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert f"no answer within the timeout of {1 if own_us is None else 0.2:g} s" in answer.error
+    assert time.monotonic() - started < 5
+    if own_us is None:
+        body = b'{"inputs": [' + b",".join([b"[1234567,1,1,1,1,1,1,1]"] * (60_000)) + b"]}"
+        assert server.ask("POST", "/predict/line", body, headers).status == 200
 
 
 def test_a_long_request_to_a_server_is_answered_and_its_process_ends_with_the_server(
