@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from typing_extensions import Buffer
 
-from penstock.serve import compression, protocol, reader, replies
+from penstock.serve import compression, protocol, reader, reading, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.model import Model
@@ -149,9 +149,8 @@ async def _read_elsewhere(model: Model, body: Buffer, header_length: str | None)
         Expired: nothing is left.
     """
     most_s, began = model.limits.timeout_s, time.perf_counter()
-    call: InferRequest = await reader.READER.call(
-        protocol.decode, body, header_length, model.signature, timeout_s=most_s
-    )
+    told = reading.to_infer(header_length, model.signature)
+    call = reading.inferred(await reader.READER.call("infer", body, told, timeout_s=most_s))
     wait = most_s if call.timeout_s is None else min(call.timeout_s, most_s)
     left = wait - (time.perf_counter() - began)
     if left <= 0:
