@@ -253,6 +253,22 @@ class Signature(BaseModel):
                 raise SignatureMismatch(f"{_shown(tensor, array)}, with {declared!r} from {dim.min} {most}")
 
 
+def served(given: Mapping[str, Any]) -> Signature:
+    """A served model's signature from its JSON, which does not tell that tensors of text are of a class of their own.
+
+    Raises:
+        ValidationError: pydantic's, it is none.
+    """
+    groups = {group: [_served(tensor) for tensor in given[group]] for group in ("inputs", "outputs")}
+    return Signature.model_validate({**given, **groups})
+
+
+def _served(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return (Tensor if given.get("dtype") in V2_DTYPES else ServedTensor).model_validate(given)
+
+
 def _shown(tensor: Tensor, array: NDArray[np.generic]) -> str:
     sizes = ", ".join(map(str, tensor.shape))
     return f"input {tensor.name!r} has shape {list(array.shape)}; it must be [{sizes}]"

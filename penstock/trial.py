@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock import runtimes
+from penstock import parents, runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes.onnxruntime import read_signature
 from penstock.signature import Signature
@@ -25,7 +25,7 @@ def attempt(
 ) -> None:
     """See that a runtime survives a file, in a process that may die of it. Without a signature, an ONNX file's own.
 
-    An error that the runtime raises in good order is left for the caller to meet.
+    An error that the runtime raises in good order is left for the caller to meet. That process ends with this one.
 
     Raises:
         PenstockError: the process died of a signal, or did not end.
@@ -33,7 +33,9 @@ def attempt(
     contract = [signature.model_dump_json()] if signature is not None else []
     command = python_command("penstock.trial", runtime, str(path), device, _CARE[careful], *contract)
     try:
-        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, timeout=TIMEOUT_S, check=False, env=parents.environment()
+        )
     except subprocess.TimeoutExpired:
         raise PenstockError(f"{path.name}: {runtime} does not finish loading it within {TIMEOUT_S} s") from None
     if done.returncode < 0:
@@ -75,4 +77,5 @@ def _run(runtime: str, path: str, device: str, care: str, signature: str | None 
 
 
 if __name__ == "__main__":
+    parents.end_with_parent()
     _run(*sys.argv[1:])

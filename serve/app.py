@@ -30,7 +30,7 @@ from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
-from penstock.serve.wire import Infer, Wire, refused
+from penstock.serve.wire import Infer, Wire, refused, told
 
 # It warns of each bad body; the client is told, and could fill the log with it.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
@@ -92,7 +92,20 @@ def create_app(
 
 
 def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+    try:
+        text = orjson.dumps(content)
+    except TypeError:  # a name or a reason quotes what is no text
+        text = orjson.dumps(_written(content))
+    return Response(text, status, headers, media_type="application/json")
+
+
+def _written(content: Any) -> Any:
+    """The same, with every text as it can be written."""
+    if isinstance(content, str):
+        return told(content)
+    if isinstance(content, dict):
+        return {_written(key): _written(value) for key, value in content.items()}
+    return [_written(item) for item in content] if isinstance(content, list | tuple) else content
 
 
 def _error(error: Exception, record: Record | None = None) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.predict import Bounds, Inputs, Picture
 from penstock.serve.times import Times
-from penstock.signature import Signature
+from penstock.signature import Signature, served
 
 _FIELDS = ("file", "files")
 
@@ -43,7 +43,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
         data = await asyncio.to_thread(compression.inflate, data, coding, bounds.max_body_bytes)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
     if _of_long_json(data, header_length, kind):
-        return await _decoded(times, reader.READER.call(_long, data, header_length, _Told.of(model), bounds))
+        return await _decoded(times, _read_elsewhere(data, header_length, model, bounds))
 
     def decode() -> Inputs:
         if header_length is not None:
@@ -68,6 +68,19 @@ def _of_long_json(data: bytes, header_length: str | None, kind: str) -> bool:
     return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in data[:256]
 
 
+async def _read_elsewhere(data: bytes, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
+    told = {
+        "header_length": header_length,
+        "bounds": asdict(bounds),
+        "name": model.name,
+        "signature": model.signature.model_dump(mode="json"),
+        "receipt": None if model.receipt is None else model.receipt.model_dump(mode="json", by_alias=True),
+        "most_rows": model.scheduler.max_queue_rows,
+    }
+    _, inputs = await reader.READER.call("predict", data, told, timeout_s=model.limits.timeout_s)
+    return inputs
+
+
 @dataclass(frozen=True)
 class _Told:
     """What is to be known of a model to read a request for it."""
@@ -75,21 +88,22 @@ class _Told:
     name: str
     signature: Signature
     receipt: Receipt | None
-    most_rows: int
-
-    @classmethod
-    def of(cls, model: Model) -> _Told:
-        return cls(model.name, model.signature, model.receipt, model.scheduler.max_queue_rows)
-
-    @property
-    def scheduler(self) -> Any:
-        return SimpleNamespace(max_queue_rows=self.most_rows)
+    scheduler: Any
 
 
-def _long(data: Any, header_length: str | None, model: Any, bounds: Bounds) -> Inputs:
-    if header_length is not None:
-        return _binary(bytes(data), header_length, model)
-    return predict.json_inputs(model, data, bounds)
+def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
+    """The inputs in long JSON, read in the process that does nothing else; `told` is what the server sent it.
+
+    Raises:
+        RequestError, BadTable: naming the field, the value and the rule.
+    """
+    receipt = None if told["receipt"] is None else Receipt.model_validate(told["receipt"])
+    most_rows = SimpleNamespace(max_queue_rows=told["most_rows"])
+    model: Any = _Told(told["name"], served(told["signature"]), receipt, most_rows)
+    if told["header_length"] is not None:
+        return _binary(bytes(data), told["header_length"], model)
+    body: Any = data
+    return predict.json_inputs(model, body, Bounds(**told["bounds"]))
 
 
 async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock import artifact
+from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.serve.model import Model
+
+log = logging.getLogger(__name__)
+_MOST_SKIPPED = 1000
+_skipped: set[Path] = set()
 
 
 def name_of(path: Path) -> str:
@@ -20,7 +27,32 @@ def name_of(path: Path) -> str:
 
 def path_of(paths: list[Path], name: str) -> Path | None:
     """Where the model of that name lies; None if there is none."""
-    return next((path for path in artifact.find(paths) if name_of(path) == name), None)
+    return next((path for path in found(paths) if name_of(path) == name), None)
+
+
+def found(paths: list[Path], *, none_yet: bool = False) -> Iterator[Path]:
+    """The models under `paths`, as `artifact.find` has them, but for those that no client could name.
+
+    A folder in a repository whose name is no model's name is logged once, and left out. One that was given by its own
+    path is left out only if its name is no text.
+
+    Raises:
+        PenstockError: as there.
+    """
+    for path in artifact.find(paths, none_yet=none_yet):
+        name = name_of(path)
+        if MODEL_NAME.fullmatch(name) or (path in paths and _is_text(name)):
+            yield path
+        elif path not in _skipped:
+            if len(_skipped) >= _MOST_SKIPPED:
+                _skipped.clear()
+            _skipped.add(path)
+            log.error("%r is not served: a model's name has up to 128 letters, digits, _, - and .", os.fsencode(path))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a file's name is in UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def by_name(paths: list[Path], *, none_yet: bool = False) -> dict[str, Path]:
@@ -29,13 +61,13 @@ def by_name(paths: list[Path], *, none_yet: bool = False) -> dict[str, Path]:
     Raises:
         PenstockError: a path is missing or holds no model, which it may with `none_yet`, or two have one name.
     """
-    found: dict[str, Path] = {}
-    for path in artifact.find(paths, none_yet=none_yet):
+    named: dict[str, Path] = {}
+    for path in found(paths, none_yet=none_yet):
         name = name_of(path)
-        if name in found:
+        if name in named:
             raise PenstockError(f"{path}: a model named {name!r} is already declared; names must differ")
-        found[name] = path
-    return found
+        named[name] = path
+    return named
 
 
 def opened(open: Callable[[Path], Model], path: Path, name: str) -> Model:

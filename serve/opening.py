@@ -16,7 +16,7 @@ from penstock.machine import cpu_name
 from penstock.replay import replay
 from penstock.runtimes import Runner
 from penstock.serve import rowwise, tuning
-from penstock.signature import V2_DTYPES, ServedTensor, Signature, Tensor
+from penstock.signature import Signature, served
 
 log = logging.getLogger(__name__)
 # Runtimes that the number of threads means something to.
@@ -45,9 +45,7 @@ class Opening(BaseModel):
     @classmethod
     def _served(cls, given: Any) -> Any:
         """Tensors of text and of bfloat16 are of a class of their own, which JSON does not tell."""
-        if not isinstance(given, dict):
-            return given
-        return {**given, **{group: [_tensor(tensor) for tensor in given[group]] for group in ("inputs", "outputs")}}
+        return served(given) if isinstance(given, dict) else given
 
     @field_serializer("signature")
     def _plain(self, signature: Signature | None) -> Any:
@@ -134,9 +132,3 @@ def _runs(runner: Runner, feeds: dict[str, Any]) -> bool:
     except Exception:  # whatever a runtime raises for inputs that do not suit
         return False
     return True
-
-
-def _tensor(given: Any) -> Any:
-    if not isinstance(given, dict):
-        return given
-    return (Tensor if given.get("dtype") in V2_DTYPES else ServedTensor).model_validate(given)

@@ -41,7 +41,7 @@ def look(paths: Iterable[Path]) -> tuple[dict[str, Seen], list[Path]]:
         if not path.exists():
             missing.append(path)
             continue
-        for model in artifact.find([path], none_yet=True):
+        for model in declared.found([path], none_yet=True):
             with suppress(OSError):  # it went away meanwhile
                 found.setdefault(declared.name_of(model), Seen(model, _stamp(model)))
     return found, missing

@@ -266,8 +266,10 @@ class Repository:
             self.unloaded.discard(name)
             if on_purpose:
                 self.unloaded.add(name)
-            elif former is not None:
-                former.forget()
+            else:
+                self.load_failures.pop(name, None)  # names come and go
+                if former is not None:
+                    former.forget()
             log.info("%s is unloaded", name)
         if former is not None:
             await _released(former)

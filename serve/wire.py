@@ -9,16 +9,17 @@ import asyncio
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from typing_extensions import Buffer
 
-from penstock.serve import compression, protocol, reader, replies
+from penstock.serve import compression, protocol, reader, reading, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.model import Model
-from penstock.serve.outcomes import Closed
+from penstock.serve.outcomes import Closed, Expired
 from penstock.serve.protocol import InferRequest
 from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record, Road
 from penstock.serve.repository import Repository
@@ -134,12 +135,27 @@ class Infer:
         said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
         slow = _json_bytes(body, said)
         if slow > reader.LONG and not self._regions.allowed:  # regions are this process's
-            found: InferRequest = await reader.READER.call(protocol.decode, body, said, model.signature)
-            return found
+            return await _read_elsewhere(model, body, said)
         read = functools.partial(model.layouts.decode, body, said, model.signature, self._regions)
         # JSON and texts are read an element at a time.
         slow = memoryview(body).nbytes if model.reads_text else slow
         return await asyncio.to_thread(read) if slow > _LONG_JSON else read()
+
+
+async def _read_elsewhere(model: Model, body: Buffer, header_length: str | None) -> InferRequest:
+    """A request of long JSON, and as its timeout what reading it has left of that.
+
+    Raises:
+        Expired: nothing is left.
+    """
+    most_s, began = model.limits.timeout_s, time.perf_counter()
+    told = reading.to_infer(header_length, model.signature)
+    call = reading.inferred(await reader.READER.call("infer", body, told, timeout_s=most_s))
+    wait = most_s if call.timeout_s is None else min(call.timeout_s, most_s)
+    left = wait - (time.perf_counter() - began)
+    if left <= 0:
+        raise Expired(f"no answer within the timeout of {wait:g} s: reading its long JSON took as long")
+    return replace(call, timeout_s=left)
 
 
 class Wire:

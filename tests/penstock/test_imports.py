@@ -80,6 +80,7 @@ TORCH_FREE = (
     "penstock.synthetic",
     "penstock.tables",
     "penstock.timing",
+    "penstock.parents",
     "penstock.trial",
     "penstock.tritonconfig",
     "penstock.runtimes",

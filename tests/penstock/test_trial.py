@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -113,3 +116,37 @@ def test_a_file_that_a_runtime_survives_only_with_care_is_told(monkeypatch: pyte
     python(monkeypatch, tmp_path, "ulimit -c 0; kill -SEGV $$")
     with pytest.raises(PenstockError, match="crashes on it"):
         trial.needs_care("onnxruntime", tmp_path / "model.onnx", SIGNATURE)
+
+
+def test_a_trial_ends_with_the_process_that_began_it(tmp_path: Path) -> None:
+    path = tmp_path / "never.onnx"
+    os.mkfifo(path)  # whoever opens it waits for ever
+    begin = f"from pathlib import Path; from penstock import trial; trial.attempt('onnxruntime', Path({str(path)!r}))"
+    with subprocess.Popen([sys.executable, "-c", begin]) as began:
+        children = Path(f"/proc/{began.pid}/task/{began.pid}/children")
+        give_up = time.monotonic() + 30
+        while not (found := children.read_text().split()):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        held = opened_by_a_reader(path, give_up)  # and nothing will come
+        began.kill()
+    while Path(f"/proc/{found[0]}").exists() and _state(found[0]) != "Z":
+        assert time.monotonic() < give_up, "it runs on"
+        time.sleep(0.01)
+    os.close(held)
+
+
+def opened_by_a_reader(path: Path, give_up: float) -> int:
+    """A pipe's other end, once somebody reads from it."""
+    while time.monotonic() < give_up:
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError("nobody reads it")
+
+
+def _state(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"

@@ -28,6 +28,7 @@ from PIL import Image
 
 from penstock import artifact, datasets
 from penstock.runtimes.fake import FakeRunner
+from penstock.serve.app import _reply
 
 if TYPE_CHECKING:
     from penstock.signature import Signature
@@ -1134,3 +1135,8 @@ def test_models_loaded_anew_under_requests_that_take_long_to_read_lose_none(
         stop.set()
         statuses = [status for part in asked for status in part.result()]
     assert set(statuses) == {200}
+
+
+def test_what_quotes_a_name_that_is_no_text_is_answered_all_the_same() -> None:
+    content = {"b\udcff": [{"reason": "no \udcff", "count": 1}], "fine": "ä"}
+    assert json.loads(bytes(_reply(content).body)) == {"b\\udcff": [{"reason": "no \\udcff", "count": 1}], "fine": "ä"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -224,6 +225,61 @@ def test_two_models_of_one_name_are_one_and_patterns_in_file_names_are_letters(
     assert [fact[0] for fact in look([odd])[0]["n[1]"].stamp] == ["n[1].onnx"]
 
 
+@pytest.mark.parametrize("name", [b"b\xff", b"two words", b"x" * 129])
+def test_a_folder_whose_name_is_no_model_s_is_left_out_and_told_once(
+    tmp_path: Path, fake_artifact: Make, caplog: pytest.LogCaptureFixture, name: bytes
+) -> None:
+    fake_artifact(tmp_path, "m")
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path)
+        shutil.copytree(tmp_path / "m", tmp_path / os.fsdecode(name))
+        for _ in range(3):
+            assert await polled.look() == {"m": 1}
+        assert not polled.repository.failures
+        assert polled.repository.problems == []
+
+    run(scenario())
+    assert caplog.text.count(f"{name.decode('utf-8', 'backslashreplace')}' is not served") == 1
+    (known,) = open_repository([tmp_path], Limits(), Metrics()).models
+    assert known == "m"
+
+
+def test_a_server_tells_its_state_beside_a_folder_whose_name_is_no_text(
+    tmp_path: Path, fake_artifact: Make, start_server: StartServer
+) -> None:
+    fake_artifact(tmp_path, "m")
+    server = start_server(tmp_path, "--mode", "poll", "--poll-s", "0.05")
+    shutil.copytree(tmp_path / "m", tmp_path / os.fsdecode(b"b\xff"))
+    give_up = time.monotonic() + 10
+    while "is not served" not in server.log and time.monotonic() < give_up:
+        time.sleep(0.02)
+    paths = [
+        ("GET", "/v2/health/ready"),
+        ("POST", "/v2/repository/index"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+    ]
+    assert [server.ask(*asked).status for asked in paths] == [200] * 4
+
+
+def test_failures_are_counted_for_as_long_as_the_folder_is_there(tmp_path: Path, fake_artifact: Make) -> None:
+    fake_artifact(tmp_path, "m")
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path)
+        for turn in range(3):
+            (tmp_path / f"bad{turn}" / "1").mkdir(parents=True)
+            await polled.look()
+            await polled.look()
+            assert polled.repository.load_failures == {f"bad{turn}": 1}
+            shutil.rmtree(tmp_path / f"bad{turn}")
+            await polled.look()
+            assert not polled.repository.load_failures
+
+    run(scenario())
+
+
 def test_a_polling_server_begins_empty_and_exchanges_versions_under_load(
     tmp_path: Path, fake_artifact: Make, start_server: StartServer
 ) -> None:
@@ -249,7 +305,6 @@ def answers_while(server: Server, change: Callable[[], Any], until: str) -> list
     """The versions that answered, request after request over one connection, until that one has; none may fail."""
     import json
     import threading
-    import time
 
     body = {
         "inputs": [
