@@ -13,7 +13,7 @@ from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from penstock.receipt import Receipt
+from penstock.preprocess import ImagePreprocess
 from penstock.serve import compression, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
@@ -69,12 +69,13 @@ def _of_long_json(data: bytes, header_length: str | None, kind: str) -> bool:
 
 
 async def _read_elsewhere(data: bytes, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
+    preprocess = model.receipt.preprocess if model.receipt else None
     told = {
         "header_length": header_length,
         "bounds": asdict(bounds),
         "name": model.name,
         "signature": model.signature.model_dump(mode="json"),
-        "receipt": None if model.receipt is None else model.receipt.model_dump(mode="json", by_alias=True),
+        "preprocess": preprocess and preprocess.model_dump(mode="json", by_alias=True),
         "most_rows": model.scheduler.max_queue_rows,
     }
     _, inputs = await reader.READER.call("predict", data, told, timeout_s=model.limits.timeout_s)
@@ -87,7 +88,7 @@ class _Told:
 
     name: str
     signature: Signature
-    receipt: Receipt | None
+    receipt: Any
     scheduler: Any
 
 
@@ -97,7 +98,8 @@ def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
     Raises:
         RequestError, BadTable: naming the field, the value and the rule.
     """
-    receipt = None if told["receipt"] is None else Receipt.model_validate(told["receipt"])
+    preprocess = None if told["preprocess"] is None else ImagePreprocess.model_validate(told["preprocess"])
+    receipt = SimpleNamespace(preprocess=preprocess)
     most_rows = SimpleNamespace(max_queue_rows=told["most_rows"])
     model: Any = _Told(told["name"], served(told["signature"]), receipt, most_rows)
     if told["header_length"] is not None:

@@ -307,3 +307,20 @@ def controlled(tmp_path_factory: pytest.TempPathFactory, start_server: StartServ
     folder = tmp_path_factory.mktemp("control")
     fake_artifact(folder, "pair")
     return start_server(folder, "--trace-file", str(folder / "traces.json"))
+
+
+def test_what_is_not_of_predict_in_long_json_is_said_as_for_short(
+    tmp_path: Path, start_server: StartServer, repository: Path
+) -> None:
+    server = start_server(repository / "digits-onnx-fp32")
+    said = [
+        server.ask(
+            "POST",
+            "/predict/digits-onnx-fp32",
+            b'{"rows": [[1]]' + b" " * padding + b"}",
+            {"Content-Type": "application/json"},
+        )
+        for padding in (0, reader.LONG)
+    ]
+    assert said[0].status in (400, 415)
+    assert (said[1].status, said[1].error) == (said[0].status, said[0].error)
