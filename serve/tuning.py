@@ -49,10 +49,10 @@ def threads(key: tuple[str, ...], most: int, load: Callable[[int], Runner], feed
         spent_s = _run_first(candidates(most), load, runners, feeds)
         medians = _measured(runners, feeds, spare + _DISTURBED_CORES, _SECONDS - spent_s)
     except _Disturbed as disturbed:
-        log.info("%s: %d threads; which number is best is not measured: %s", key[0], most, disturbed)
+        log.info("%s: all %d threads; which number is best was not measured: %s", key[0], most, disturbed)
         return most
     except _Slow as slow:
-        log.info("%s: %d threads, all that there are: %s; --threads overrides it", key[0], most, slow)
+        log.info("%s: all %d threads: %s; --threads overrides it", key[0], most, slow)
         cache.write(_KIND, name, str(most).encode())
         return most
     finally:
@@ -60,7 +60,7 @@ def threads(key: tuple[str, ...], most: int, load: Callable[[int], Runner], feed
             runner.close()
     found = fewest(medians)
     told = ", ".join(f"{count}: {1000 * medians[count]:.3g} ms" for count in sorted(medians))
-    log.info("%s: %d threads of %d (%s); --threads overrides it", key[0], found, most, told)
+    log.info("%s: %d of %d threads, by a batch's time (%s); --threads overrides it", key[0], found, most, told)
     cache.write(_KIND, name, str(found).encode())
     return found
 
