@@ -80,7 +80,7 @@ class Opening(BaseModel):
             key = (receipt.name, receipt.files[receipt.model_file].sha256, *_machine(receipt.runtime))
             return tuning.threads(key, most, lambda count: found.load(threads=count), fed)
         except Exception as error:  # what is wrong with it shows where it is opened
-            log.info("%s: its threads are not measured: %s", self.path, error)
+            log.debug("%s: its threads are not measured: %s", self.path, error)
             return most
 
     def _tuned_file(self, most: int) -> int:

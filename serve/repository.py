@@ -50,7 +50,8 @@ class Repository:
     shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
     _closed: bool = False
-    _loading: set[CallThread] = field(default_factory=set)
+    _loader: CallThread | None = None
+    _loading: bool = False
     ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -193,8 +194,8 @@ class Repository:
     async def close(self) -> None:
         """Drain every model."""
         self._closed = True
-        for thread in self._loading:
-            thread.abandon()
+        if self._loader is not None:
+            (self._loader.abandon if self._loading else self._loader.end)()
         await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
 
     def families(self) -> Iterator[Metric]:
@@ -276,13 +277,12 @@ class Repository:
 
     async def _loaded(self, path: Path, name: str) -> Model:
         """A model, warm; in a thread that nobody waits for when the server ends meanwhile."""
-        thread = CallThread("penstock-load")
-        self._loading.add(thread)
+        self._loader = self._loader or CallThread("penstock-load")
+        self._loading = True
         try:
-            model: Model = await thread.call(self._warm, path, name)
+            model: Model = await self._loader.call(self._warm, path, name)
         finally:
-            self._loading.discard(thread)
-            thread.end()
+            self._loading = False
         if self._closed:
             await model.scheduler.close()
             raise RequestError(ENDING, 503)

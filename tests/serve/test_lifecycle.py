@@ -190,7 +190,8 @@ def test_a_server_that_stops_does_not_wait_for_a_new_version_to_be_warm(
         await asyncio.sleep(0.05)
         assert not loading.done()
         await repository.close()
-        await loading
+        with pytest.raises(RequestError, match="shutting down"):
+            await loading
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
 

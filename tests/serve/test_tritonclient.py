@@ -198,10 +198,10 @@ def test_a_model_that_cannot_be_loaded_anew_goes_on_answering(
 def test_what_is_logged_is_read_and_set(client: Any) -> None:
     held = client.get_log_settings()
     assert held == {
-        **{"log_file": "", "log_error": True, "log_warning": True, "log_info": False},
+        **{"log_file": "", "log_error": True, "log_warning": True, "log_info": True},
         **{"log_verbose_level": 0, "log_format": "default"},
     }
-    assert client.update_log_settings({"log_info": True})["log_info"]
+    assert not client.update_log_settings({"log_info": False})["log_info"]
     assert not client.update_log_settings({"log_warning": False, "log_info": False})["log_warning"]
     assert client.update_log_settings(held) == held
     for wrong in ({"log_file": "/tmp/x"}, {"log_info": 1}, {"log_color": True}):
