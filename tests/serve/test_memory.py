@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,15 +65,21 @@ def test_a_model_that_is_loaded_and_unloaded_again_and_again_leaves_nothing_behi
     heavy: Path, start_server: StartServer
 ) -> None:
     server = start_server(heavy)
-    loaded, unloaded = [resident(server)], []
+    loaded, unloaded, late = [resident(server)], [], 0
     body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [8, SIDE], "data": [0.5] * (8 * SIDE)}]}
     for _ in range(20):
         assert server.ask("POST", "/v2/models/heavy/infer", body).status == 200
         assert server.ask("POST", "/v2/repository/models/heavy/unload").status == 200
-        unloaded.append(resident(server))  # at once: what is answered is so
+        at_once = resident(server)
+        late += at_once > min(loaded) - 30
+        give_up = time.monotonic() + 1.0
+        while resident(server) > min(loaded) - 30 and time.monotonic() < give_up:
+            time.sleep(0.02)
+        unloaded.append(resident(server))
         assert server.ask("POST", "/v2/repository/models/heavy/load").status == 200
         loaded.append(resident(server))
     assert min(loaded) - max(unloaded) > 30  # the weights, 48
+    assert late <= 2  # what is answered is so, but for pages that the kernel takes a moment longer to count
     assert unloaded[-1] - unloaded[2] < 8
     # A model that is loaded anew is there twice until the old one is drained, and once when that is answered.
     assert server.ask("POST", "/v2/repository/models/heavy/load").status == 200
