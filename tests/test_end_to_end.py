@@ -114,7 +114,8 @@ def road(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ro
     process.send_signal(signal.SIGTERM)
     code = process.wait(timeout=30)
     assert code == 0
-    assert (folder / "server.err").read_text() == ""
+    told = (folder / "server.err").read_text().splitlines()
+    assert [line for line in told if " INFO " not in line] == []  # what was measured is told
 
 
 def held_out() -> tuple[Any, Any]:
