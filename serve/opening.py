@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
 
 from penstock import artifact, runtimes, timing
+from penstock.errors import PenstockError
 from penstock.files import sha256
 from penstock.machine import cpu_name
 from penstock.replay import replay
@@ -74,11 +75,11 @@ class Opening(BaseModel):
             receipt = found.receipt
             if receipt.runtime not in _THREADED:
                 return most
-            found.check_digests()
             rows = receipt.signature.dims[receipt.signature.batch].opt if receipt.signature.batch else 1
-            fed = timing.feeds(found.golden()[0], rows)
             key = (receipt.name, receipt.files[receipt.model_file].sha256, *_machine(receipt.runtime))
-            return tuning.threads(key, most, lambda count: found.load(threads=count), fed)
+            return tuning.threads(
+                key, most, lambda count: found.load(threads=count), lambda: timing.feeds(found.golden()[0], rows)
+            )
         except Exception as error:  # what is wrong with it shows where it is opened
             log.debug("%s: its threads are not measured: %s", self.path, error)
             return most
@@ -86,17 +87,20 @@ class Opening(BaseModel):
     def _tuned_file(self, most: int) -> int:
         from penstock.runtimes.onnxruntime import read_signature
 
-        signature = self.signature or read_signature(self.path, careful=self.careful)
+        @cache
+        def signature() -> Signature:
+            return self.signature or read_signature(self.path, careful=self.careful)
 
         def load(count: int) -> Runner:
-            return runtimes.load("onnxruntime", self.path, signature, threads=count, careful=self.careful)
+            return runtimes.load("onnxruntime", self.path, signature(), threads=count, careful=self.careful)
 
-        with load(1) as runner:
-            fed = next(filter(partial(_runs, runner), rowwise.drawn(signature, _USUAL_ROWS)), None)
-        if fed is None:
-            return most
-        key = (self.path.stem, sha256(self.path), *_machine("onnxruntime"))
-        return tuning.threads(key, most, load, fed)
+        def feed() -> dict[str, Any]:
+            with load(1) as runner:
+                for fed in filter(partial(_runs, runner), rowwise.drawn(signature(), _USUAL_ROWS)):
+                    return fed
+            raise PenstockError("it runs on no inputs that were drawn")
+
+        return tuning.threads((self.path.stem, sha256(self.path), *_machine("onnxruntime")), most, load, feed)
 
     def _open_artifact(self) -> tuple[Runner, Signature]:
         found = artifact.read(self.path)

@@ -29,7 +29,9 @@ _DISTURBED_CORES = 0.2
 _LOOKED_S = 0.3
 
 
-def threads(key: tuple[str, ...], most: int, load: Callable[[int], Runner], feeds: Mapping[str, Any]) -> int:
+def threads(
+    key: tuple[str, ...], most: int, load: Callable[[int], Runner], feed: Callable[[], Mapping[str, Any]]
+) -> int:
     """The number of intra-op threads, 1 to `most`; all, and nothing kept, while others are at work on the same cores.
 
     All as well, and that is kept, where the model is too slow to be measured in a few seconds.
@@ -38,13 +40,13 @@ def threads(key: tuple[str, ...], most: int, load: Callable[[int], Runner], feed
         key: all that it depends on beside `most`: the model, the machine, the runtime.
         most: what the cores allow.
         load: makes a runner with so many threads.
-        feeds: a batch of usual size.
+        feed: makes a batch of usual size, where one is to be run.
     """
     name = cache.key(*key, str(most))
     held = cache.read(_KIND, name)
     if held is not None and held.isdigit() and 1 <= int(held) <= most:
         return int(held)
-    runners: dict[int, Runner] = {}
+    feeds, runners = feed(), dict[int, Runner]()
     spare = (os.cpu_count() or most) - most
     try:
         spent_s = _run_first(candidates(most), load, runners, feeds)

@@ -51,7 +51,7 @@ def tuned(takes: dict[int, float], key: str, most: int = 8) -> tuple[int, list[i
         loaded.append(count)
         return Timed(takes[count], closed)
 
-    return tuning.threads((key,), most, load, FEEDS), sorted(loaded), closed
+    return tuning.threads((key,), most, load, lambda: FEEDS), sorted(loaded), closed
 
 
 @pytest.fixture(autouse=True)
@@ -173,3 +173,15 @@ def test_a_runtime_without_threads_is_not_measured(
     Opening(path=fake_artifact(tmp_path, "pair").folder, most_threads=4).open()[0].close()
     assert given_threads[-1] == 4
     assert given_threads.count(4) == 1
+
+
+@pytest.mark.parametrize("name", ["digits-onnx-fp32", "slow.onnx"])
+def test_a_number_that_is_kept_costs_no_load_beside_the_model_s_own(
+    repository: Path, slow_onnx: Path, given_threads: list[int | None], name: str
+) -> None:
+    path = slow_onnx if name == slow_onnx.name else repository / name
+    opening = Opening(path=path, most_threads=4)
+    opening.open()[0].close()
+    given_threads.clear()
+    opening.open()[0].close()
+    assert len(given_threads) == 1
