@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import signal
 import socket
@@ -20,13 +19,14 @@ from typing import Any
 
 import orjson
 
+from penstock import parents
 from penstock.errors import PenstockError
 from penstock.runtimes import BaseRunner, InstanceDead, Runner, parted
-from penstock.serve import threads
+from penstock.serve import failures, threads
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
-from penstock.serve.worker import MOST_MESSAGE, raised
-from penstock.signature import Arrays, Signature
+from penstock.serve.worker import MOST_MESSAGE
+from penstock.signature import Arrays, Signature, served
 from penstock.trial import python_command
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class IsolatedRunner(BaseRunner):
             laid.append(place)
         told = self._exchanged(lane, {"arrays": laid, "end": end})
         if "error" in told:
-            raise raised(told)
+            raise failures.raised(told)
         try:  # copied, as the next batch is laid in the same place
             answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
         except (OSError, MemoryError) as error:
@@ -167,10 +167,8 @@ class IsolatedRunner(BaseRunner):
         if told is None:
             raise PenstockError(f"{path}: the process that loads it died: {self._obituary()}")
         if "error" in told:
-            raise raised(told)
-        signature = Opening(path=path, signature=told["signature"]).signature
-        assert signature is not None
-        return signature, told["steady"], told["threads"]
+            raise failures.raised(told)
+        return served(told["signature"]), told["steady"], told["threads"]
 
     def _watch(self) -> None:
         """Ask the process again and again whether it runs; one that does not answer is ended."""
@@ -239,7 +237,6 @@ def _started(opening: Opening, callers: int) -> tuple[socket.socket, subprocess.
             ours.callback(lanes[-1].arena.close)
             numbers.append([its.fileno(), lanes[-1].arena.fd])
         what = {
-            "parent": os.getpid(),
             "opening": opening.model_dump(mode="json"),
             "control": its_control.fileno(),
             "lanes": numbers,
@@ -254,7 +251,9 @@ def _started(opening: Opening, callers: int) -> tuple[socket.socket, subprocess.
 
 def _begun(command: list[str], passed: list[int]) -> subprocess.Popen[bytes]:
     # In a session of its own a terminal's ^C is not for it.
-    return subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
+    return subprocess.Popen(  # noqa: S603
+        command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True, env=parents.environment()
+    )
 
 
 def kill_all() -> None:

@@ -18,6 +18,7 @@ import orjson
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from penstock.serve import failures
 from penstock.serve.errors import RequestError
 from penstock.serve.outcomes import Expired, QueueFull
 from penstock.serve.tensors import from_bytes
@@ -149,8 +150,6 @@ def _lost(error: Exception) -> RequestError:
 
 
 def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> Found | Exception:
-    from penstock.serve import reading  # which knows what is here
-
     assert process.stdin is not None
     assert process.stdout is not None
     body = memoryview(wish.body).cast("B")
@@ -159,7 +158,7 @@ def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> Found | Excepti
     (size,) = LENGTH.unpack(read(process.stdout, LENGTH.size))
     told = orjson.loads(read(process.stdout, size))
     if "error" in told:
-        return reading.raised(told)
+        return failures.raised(told)
     arrays = {
         name: from_bytes(name, read(process.stdout, size), dtype, tuple(shape))
         for name, dtype, shape, size in told["arrays"]

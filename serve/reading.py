@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,21 +18,14 @@ import orjson
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from penstock.errors import PenstockError
-from penstock.preprocess import BadImage
-from penstock.serve.errors import RequestError
+from penstock.serve import failures
 from penstock.serve.protocol import InferRequest, Wanted, decode
 from penstock.serve.reader import LENGTH, LENGTHS, Died, Found, read, write
 from penstock.serve.tensors import text_bytes
-from penstock.signature import Signature, SignatureMismatch, dtype_name, served
-from penstock.tables import BadTable
+from penstock.signature import Signature, dtype_name, served
 
 # Whoever waits for other answers goes first.
 _NICE = 5
-ERRORS: dict[str, type[PenstockError]] = {
-    kind.__name__: kind for kind in (RequestError, BadImage, BadTable, SignatureMismatch, PenstockError)
-}
-"""Errors that are the same on both sides; any other is a RuntimeError there."""
 
 
 def to_infer(header_length: str | None, signature: Signature) -> dict[str, Any]:
@@ -64,23 +56,6 @@ Calls = Mapping[str, Callable[[memoryview, dict[str, Any]], Found]]
 CALLS: Calls = {"infer": _infer, "predict": _predict}
 
 
-def raised(told: dict[str, Any]) -> Exception:
-    """A failure that the other side has described."""
-    kind = ERRORS.get(told["error"])
-    if kind is RequestError:
-        return RequestError(told["message"], told["status"])
-    return RuntimeError(told["message"]) if kind is None else kind(told["message"])
-
-
-def _failure(error: Exception) -> bytes:
-    kind, message = type(error).__name__, str(error)
-    if kind not in ERRORS:
-        traceback.print_exception(error)
-        kind, message = "", f"{kind}: {message}"
-    written = message.encode("utf-8", "backslashreplace").decode()  # it may quote halves of surrogate pairs
-    return orjson.dumps({"error": kind, "message": written, "status": getattr(error, "status", 500)})
-
-
 def _laid(array: NDArray[np.generic]) -> Buffer:
     """An array's bytes, in memory as they are where they lie in order."""
     return text_bytes(array) if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -103,7 +78,7 @@ def _serve(calls: Calls, requests: io.RawIOBase, answers: io.RawIOBase) -> None:
             text = orjson.dumps({"said": said, "arrays": places})
             del arrays, said
         except Exception as error:
-            parts, text = [], _failure(error)
+            parts, text = [], orjson.dumps(failures.described(error))
         for part in (LENGTH.pack(len(text)), text, *parts):
             write(answers, part)
         del body, parts  # not kept until the next

@@ -7,30 +7,23 @@ once, so that the server sees whether this process runs. It ends with that socke
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import sys
 import threading
-import traceback
 from contextlib import suppress
-from typing import Any
 
 import orjson
 
-from penstock.errors import PenstockError
-from penstock.runtimes import InstanceDead, InstanceLost, RejectedInput, Runner
+from penstock.parents import end_with_parent
+from penstock.runtimes import Runner
+from penstock.serve import failures
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 MOST_MESSAGE = 2**20
 """Bytes of one message: names, shapes and places of arrays."""
-ERRORS: dict[str, type[Exception]] = {
-    kind.__name__: kind for kind in (RejectedInput, PenstockError, InstanceDead, InstanceLost)
-}
-"""Errors that are the same on both sides; any other is a RuntimeError there."""
 
 
 def main(what: str) -> None:
@@ -38,7 +31,7 @@ def main(what: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process when it is done
         signal.signal(number, signal.SIG_IGN)
     told = orjson.loads(what)
-    _end_with(told["parent"])
+    end_with_parent()
     control = socket.socket(fileno=told["control"])
     living = threading.Thread(target=_live, args=(control,), daemon=True)
     living.start()  # from now on: a model may take long to open
@@ -56,14 +49,6 @@ def main(what: str) -> None:
     with suppress(ConnectionError):
         control.send(orjson.dumps(ready))
     living.join()
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, also where it is stopped or spins (prctl(2))."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had gone before
-        os._exit(0)
 
 
 def _live(control: socket.socket) -> None:
@@ -102,16 +87,8 @@ def _answer(runner: Runner, arena: Arena, message: bytes) -> bytes:
 
 
 def _failure(error: Exception, number: int = 0) -> bytes:
-    known = type(error).__name__ in ERRORS
-    if not known:
-        traceback.print_exception(error)
-    kind, message = (type(error).__name__, str(error)) if known else ("", f"{type(error).__name__}: {error}")
-    return orjson.dumps({"error": kind, "message": message[:2000], "number": number})
-
-
-def raised(told: dict[str, Any]) -> Exception:
-    """A failure that the other side has described."""
-    return ERRORS.get(told["error"], RuntimeError)(told["message"])
+    told = failures.described(error)
+    return orjson.dumps({**told, "message": told["message"][:2000], "number": number})
 
 
 if __name__ == "__main__":

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from penstock.errors import PenstockError
-from penstock.preprocess import BadImage
 from penstock.serve import protocol, reader, reading
 from penstock.serve.errors import RequestError
 from penstock.serve.outcomes import Expired, QueueFull
 from penstock.serve.protocol import InferRequest
 from penstock.serve.reader import Reader
-from penstock.signature import Dim, ServedTensor, Signature, SignatureMismatch, Tensor
-from penstock.tables import BadTable
+from penstock.signature import Dim, ServedTensor, Signature, Tensor
 
 if TYPE_CHECKING:
     from tests.serve.conftest import StartServer
@@ -97,16 +94,6 @@ def test_only_calls_of_the_table_are_made() -> None:
 @pytest.mark.parametrize("module", [reader, reading])
 def test_nothing_that_could_be_run_passes_between_the_two(module: Any) -> None:
     assert "pickle" not in Path(module.__file__).read_text()
-
-
-@pytest.mark.parametrize(
-    "error", [RequestError("no \ud800", 413), BadImage("a"), BadTable("b"), SignatureMismatch("c"), PenstockError("d")]
-)
-def test_errors_are_the_same_on_both_sides(error: Exception) -> None:
-    found = reading.raised(json.loads(reading._failure(error)))
-    assert type(found) is type(error)
-    assert str(found) == str(error).replace("\ud800", "\\ud800")
-    assert getattr(found, "status", 0) == getattr(error, "status", 0)
 
 
 def test_what_is_wrong_with_it_is_said_as_it_would_be_here() -> None:
