@@ -9,20 +9,19 @@ who would have come (Tene, "How NOT to measure latency"). Closed and paced round
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
+import select
+import socket
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvloop
 
 from penstock.bench.studies.traffic import serving
 
 CONNECTIONS = 32
-_TICK_S = 0.0005
 
 
 def one_row(path: Path) -> bytes:
@@ -38,102 +37,75 @@ def one_row(path: Path) -> bytes:
     return head.encode() + f"Inference-Header-Content-Length: {len(text)}\r\n\r\n".encode() + text + data
 
 
-class Load:
-    """Requests over connections, each answered before its next: as fast as they go, or when they are due."""
+class Connection:
+    """A socket that asks for one row at a time; all answers are as long as the first, whose head is read."""
 
-    def __init__(self, request: bytes) -> None:
-        self.request, self.size = request, 0
-        self.free: deque[Connection] = deque()
-        self.due: deque[float] = deque()
-        self.latencies: list[float] = []
-        self.closed_loop = True
-        self.over = False
-        self.wrong = 0
+    def __init__(self, port: int, request: bytes) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request, self.due, self.size, self.got = request, 0.0, 0, 0
 
-    def send(self, connection: Connection, due: float) -> None:
-        connection.due = due
-        connection.transport.write(self.request)
+    def fileno(self) -> int:
+        return self.socket.fileno()
 
-    def answered(self, connection: Connection) -> None:
-        now = time.perf_counter()
-        self.latencies.append(now - connection.due)
-        if self.over:
-            self.free.append(connection)
-        elif self.closed_loop:
-            self.send(connection, now)
-        elif self.due:
-            self.send(connection, self.due.popleft())
-        else:
-            self.free.append(connection)
+    def send(self, due: float) -> None:
+        self.due = due
+        self.socket.sendall(self.request)
 
-    def ask(self, due: float) -> None:
-        """A request has become due; it waits if no connection is free."""
-        if self.free:
-            self.send(self.free.popleft(), due)
-        else:
-            self.due.append(due)
+    def answered(self) -> bool:
+        """Reads what there is; whether the answer is whole.
 
-
-class Connection(asyncio.Protocol):
-    """One connection; all answers are as long as the first, whose head is read."""
-
-    def __init__(self, load: Load) -> None:
-        self.load, self.due, self.got = load, 0.0, 0
-        self.transport: Any = None
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        self.load.free.append(self)
-
-    def data_received(self, data: bytes) -> None:
+        Raises:
+            SystemExit: an answer that is no 200.
+        """
+        data = self.socket.recv(1 << 16)
         if not self.got and not data.startswith(b"HTTP/1.1 200"):
-            self.load.wrong += 1
-        if not self.load.size:
+            raise SystemExit(f"an answer that is no 200: {data[:200]!r}")
+        if not self.size:
             head, _, _ = data.partition(b"\r\n\r\n")
             length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-            self.load.size = len(head) + 4 + int(length.split(b":")[1])
-        self.got += len(data)
-        if self.got >= self.load.size:
-            self.got = 0
-            self.load.answered(self)
+            self.size = len(head) + 4 + int(length.split(b":")[1])
+        self.got = (self.got + len(data)) % self.size
+        return self.got == 0
 
 
-async def run(load: Load, seconds: float, rate: float | None) -> list[float]:
-    """The latencies of requests for so long: in a closed loop, or at a rate."""
-    load.latencies, load.over, load.closed_loop = [], False, rate is None
-    began = time.perf_counter()
-    if rate is None:
-        for _ in range(len(load.free)):
-            load.send(load.free.popleft(), time.perf_counter())
-        await asyncio.sleep(seconds)
-    else:
-        sent = 0
-        while (passed := time.perf_counter() - began) < seconds:
-            while sent < passed * rate:
-                load.ask(began + sent / rate)
+def run(connections: list[Connection], seconds: float, rate: float | None) -> list[float]:
+    """The latencies in seconds of requests for so long: in a closed loop, or evenly spaced at a rate.
+
+    By select(), whose timeouts are of microseconds: an event loop's are of a millisecond or are spun away, and either
+    would be taken for the server's.
+    """
+    free, late, latencies = deque(connections), deque[float](), list[float]()
+    began, sent = time.perf_counter(), 0
+    while (now := time.perf_counter()) - began < seconds or len(free) < len(connections):
+        over = now - began >= seconds
+        if rate is None:
+            late.extend([now] * (0 if over else len(free)))
+        else:
+            while not over and (due := began + sent / rate) <= now:
+                late.append(due)
                 sent += 1
-            await asyncio.sleep(_TICK_S)
-    load.over = True
-    found = list(load.latencies)
-    while len(load.free) < CONNECTIONS:
-        await asyncio.sleep(0.005)
-    return found
+        while free and late:
+            free.popleft().send(late.popleft())
+        wait = 1.0 if rate is None or over else max(0.0, began + sent / rate - time.perf_counter())
+        for connection in select.select(connections, (), (), wait)[0]:
+            if connection.answered():
+                latencies.append(time.perf_counter() - connection.due)
+                free.append(connection)
+    return latencies
 
 
-async def measure(port: int, request: bytes, options: argparse.Namespace) -> list[dict[str, Any]]:
-    load, loop, rounds = Load(request), asyncio.get_running_loop(), []
-    for _ in range(CONNECTIONS):
-        await loop.create_connection(lambda: Connection(load), "127.0.0.1", port)
-    await run(load, options.seconds / 2, None)  # warms both
+def measure(port: int, request: bytes, options: argparse.Namespace) -> list[dict[str, Any]]:
+    connections, rounds = [Connection(port, request) for _ in range(CONNECTIONS)], []
+    run(connections, options.seconds / 2, None)  # warms both
     for _ in range(options.rounds):
-        closed = await run(load, options.seconds, None)
-        rate = options.share * len(closed) / options.seconds
-        paced = await run(load, options.seconds, rate)
+        capacity = len(run(connections, options.seconds, None)) / options.seconds
+        used = time.process_time()
+        paced = run(connections, options.seconds, options.share * capacity)
         p50, p99 = (float(1e3 * np.percentile(paced, share)) for share in (50, 99))
-        rounds.append({"capacity": len(closed) / options.seconds, "rate": rate, "p50_ms": p50, "p99_ms": p99})
-        rounds[-1] |= {"samples": len(paced), "ratio": p99 / p50}
-    if load.wrong:
-        raise SystemExit(f"{load.wrong} answers were no 200")
+        held = {"capacity": capacity, "rate": options.share * capacity, "p50_ms": p50, "p99_ms": p99}
+        own = (time.process_time() - used) / options.seconds
+        rounds.append(held | {"samples": len(paced), "ratio": p99 / p50, "generator_cores": own})
     return rounds
 
 
@@ -146,12 +118,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with serving(options.model) as served:
-        rounds = uvloop.run(measure(served.port, one_row(options.model), options))
+        rounds = measure(served.port, one_row(options.model), options)
     for held in rounds:
         print(
             f"{options.model.stem}: capacity {held['capacity']:.0f}/s; at {held['rate']:.0f}/s p50 "
             f"{held['p50_ms']:.2f} ms, p99 {held['p99_ms']:.2f} ms, {held['ratio']:.2f} times as long "
-            f"({held['samples']} samples)"
+            f"({held['samples']} samples; the generator took {held['generator_cores']:.2f} cores)"
         )
     if options.json:
         options.json.write_text(json.dumps(rounds, indent=1))
