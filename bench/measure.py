@@ -1,33 +1,57 @@
-"""Measuring artifacts: every variant at every batch size, in interleaved rounds so that drift hits all alike."""
+"""Measuring artifacts: every variant at every setting, in interleaved rounds so that drift hits all alike."""
 
 from __future__ import annotations
 
 import os
-import platform
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import penstock
-from penstock import artifact, cuda, datasets, evaluation, replay, timing
+import numpy as np
+
+from penstock import artifact, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
+from penstock.bench import ceiling, clock, environment, footprint, peaks, warnings
+from penstock.bench.energy import Meter
+from penstock.bench.footprint import Footprint
+from penstock.bench.peaks import Peaks
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
-from penstock.machine import cpu_name
+from penstock.launches import Parts
+from penstock.progress import bar
 from penstock.runtimes import Runner
-from penstock.timing import Cell
+from penstock.timing import Cell, Watch, Work
+
+
+class Setting(NamedTuple):
+    """One way to run a variant: rows at a time, intra-op threads (None: the runtime's own), callers at once."""
+
+    batch: int
+    threads: int | None = None
+    streams: int = 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure: batch sizes, seconds of measured time for each variant and batch, threads, device."""
+    """What to measure: every batch size with every number of threads and of streams, on a device.
+
+    `seconds` are those of measured time for each variant and setting, `budget` the accuracy that a variant may lose of
+    the reference's, 0 to 1.
+    """
 
     batches: tuple[int, ...] = (1, 8, 32)
     seconds: float = 1.0
-    threads: int | None = None
+    threads: tuple[int | None, ...] = (None,)
+    streams: tuple[int, ...] = (1,)
     device: str = "cpu"
     data: Path | None = None
+    budget: float = 0.01
+
+    @property
+    def settings(self) -> list[Setting]:
+        return [Setting(*one) for one in product(sorted(set(self.batches)), self.threads, sorted(set(self.streams)))]
 
 
 @dataclass
@@ -35,8 +59,10 @@ class Row:
     """One artifact; `unavailable` says why it was not measured, if it was not."""
 
     artifact: Artifact
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cells: dict[Setting, Cell] = field(default_factory=dict)
+    parts: dict[Setting, Parts] = field(default_factory=dict)
     score: Score | None = None
+    footprint: Footprint | None = None
     unavailable: str | None = None
 
     @property
@@ -48,24 +74,49 @@ class Row:
         receipt = self.artifact.receipt
         return receipt.files[receipt.model_file].bytes
 
+    def place(self, device: str) -> str:
+        """Where it runs if it is told to run on `device`: an engine that is told `cpu` is on the first GPU."""
+        return "cuda:0" if device == "cpu" and self.artifact.receipt.runtime == "tensorrt" else device
+
 
 @dataclass
 class Result:
-    """All rows, the name of the reference among them, where it was measured, and what to know of it."""
+    """All rows, the name of the reference among them, where and when it was measured, and what to know of it.
+
+    `peaks` are this machine's, by a number of cores or a GPU's name; `ticks` the seconds of its clock in each round.
+    """
 
     rows: list[Row]
     reference: str | None
+    plan: Plan
     environment: dict[str, Any]
     notes: list[str]
+    warnings: list[warnings.Warning] = field(default_factory=list)
+    peaks: dict[str, Peaks] = field(default_factory=dict)
+    ticks: list[float] = field(default_factory=list)
+    energy: str | None = None
     interrupted: bool = False
+
+    @property
+    def failures(self) -> list[tuple[str, Setting, str]]:
+        """What was to be measured and could not be: the row, the setting, and why."""
+        return [
+            (row.name, setting, cell.failure)
+            for row in self.rows
+            for setting, cell in row.cells.items()
+            if cell.failure is not None
+        ]
+
+
+Runners = dict[tuple[str, int | None], list[Runner]]
 
 
 def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Result:
-    """Measure the artifacts under `paths`.
+    """Measure the artifacts under `paths`. An interrupt ends it early, and what is there by then is the result.
 
     Args:
         paths: artifact folders or repositories.
-        plan: batch sizes, time and data.
+        plan: settings, time and data.
         reference: the name of the row that ratios refer to; None takes the first fp32 one, else the first.
 
     Raises:
@@ -77,21 +128,17 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Resu
         raise PenstockError(
             "no artifact given runs on this machine: " + "; ".join(str(row.unavailable) for row in rows)
         )
-    named = _reference(able, reference)
-    result = Result(rows, named, environment(plan, able), [])
-    with ExitStack() as stack:
-        runners = {}
-        for row in able:
-            runner = runners[row.name] = stack.enter_context(
-                row.artifact.load(device=plan.device, threads=plan.threads)
-            )
-            replay.replay(row.artifact, runner)  # the speed of wrong answers is of no use
-        for row in able:
-            _score(row, runners[row.name], plan, result.notes)
-        try:
-            _time(able, runners, plan)
-        except KeyboardInterrupt:
-            result.interrupted = True
+    on_gpu = any(row.place(plan.device) != "cpu" for row in able)
+    result = Result(rows, _reference(able, reference), plan, environment.machine(plan.device, gpu=on_gpu), [])
+    _settings(able, plan)
+    try:
+        with ExitStack() as stack:
+            runners = _load(able, plan, stack)
+            _prepare(able, runners, result)
+            _time(able, runners, result)
+    except KeyboardInterrupt:
+        result.interrupted = True
+    _even_out(able)
     return result
 
 
@@ -115,6 +162,61 @@ def _reference(rows: list[Row], wanted: str | None) -> str:
     return next((row.name for row in rows if row.artifact.receipt.precision == "fp32"), names[0])
 
 
+def _settings(rows: list[Row], plan: Plan) -> None:
+    """Give each row a cell for every setting that its signature takes."""
+    for row in rows:
+        signature = row.artifact.receipt.signature
+        for setting in plan.settings:
+            if signature.min_batch <= setting.batch <= signature.max_batch:
+                row.cells[setting] = Cell(setting.batch, streams=setting.streams)
+    if not any(row.cells for row in rows):
+        most = max(row.artifact.receipt.signature.max_batch for row in rows)
+        least = min(row.artifact.receipt.signature.min_batch for row in rows)
+        why = (
+            f"over the artifacts' largest batch, {most}" if max(plan.batches) > most else f"under their least, {least}"
+        )
+        raise PenstockError(
+            f"--batch {','.join(map(str, plan.batches))}: every size is {why}; penstock export --batch sets that"
+        )
+
+
+def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
+    """Runners enough that every stream has one, or its own place in one, as a server's instances do."""
+    runners: Runners = {}
+    most = max(plan.streams)
+    for row in rows:
+        lanes = {"callers": most} if row.artifact.receipt.runtime == "tensorrt" and most > 1 else {}
+        for threads in plan.threads:
+            held = runners[row.name, threads] = []
+            while not held or sum(runner.callers for runner in held) < most:
+                loaded = row.artifact.load(device=plan.device, threads=threads, **lanes)
+                held.append(stack.enter_context(loaded))
+            replay.replay(row.artifact, held[0])  # the speed of wrong answers is of no use
+    return runners
+
+
+def _prepare(rows: list[Row], runners: Runners, result: Result) -> None:
+    """What is known of rows and machine before the clock runs: peaks first, then footprints and scores."""
+    plan, most = result.plan, len(os.sched_getaffinity(0))
+    places = [row.place(plan.device) for row in rows]
+    with bar("preparing", 2 * len(rows) + 1) as advance:
+        try:
+            cores = [ceiling.cores(setting.threads, setting.streams, most) for setting in plan.settings]
+            result.peaks = peaks.measure(cores, max(places))
+        except PenstockError as error:
+            result.notes.append(f"no ceilings: {error}")
+        advance()
+        for row in rows:
+            try:
+                batch = max((setting.batch for setting in row.cells), default=row.artifact.receipt.signature.min_batch)
+                row.footprint = footprint.measure(row.artifact, row.place(plan.device), plan.threads[0], batch)
+            except PenstockError as error:
+                result.notes.append(f"no memory and load time of {row.name}: {error}")
+            advance()
+            _score(row, runners[row.name, plan.threads[0]][0], plan, result.notes)
+            advance()
+
+
 def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
     receipt = row.artifact.receipt
     try:
@@ -132,35 +234,61 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
             notes.append(note)
 
 
-def _time(rows: list[Row], runners: dict[str, Runner], plan: Plan) -> None:
-    work = []
+class _Witness(Watch):
+    """Reads the machine's clock after each part and the joules around it; what belongs to a whole round counts."""
+
+    def __init__(self, result: Result, meters: dict[int, Meter], lookout: warnings.Lookout) -> None:
+        self._result, self._meters, self._lookout = result, meters, lookout
+        self._ticks: list[float] = []
+        self._joules: list[tuple[Cell, float]] = []
+        self._before: float | None = None
+
+    def before(self, work: Work) -> None:
+        self._before = self._meters[id(work.cell)].joules()
+
+    def after(self, work: Work) -> None:
+        now = self._meters[id(work.cell)].joules()
+        if now is not None and self._before is not None:
+            self._joules.append((work.cell, now - self._before))
+        self._lookout.look()
+        self._ticks.append(clock.tick())
+
+    def round(self) -> None:
+        for cell, joules in self._joules:
+            cell.joules = (cell.joules or 0.0) + joules
+        self._result.ticks.append(float(np.median(self._ticks)) if self._ticks else clock.tick())
+        self._joules, self._ticks = [], []
+
+
+def _time(rows: list[Row], runners: Runners, result: Result) -> None:
+    plan = result.plan
+    places = {row.place(plan.device) for row in rows}
+    held = {place: Meter(place) for place in places}
+    result.energy = next((meter.source for meter in held.values() if meter.source), None)
+    work, meters = [], {}
     for row in rows:
         inputs, _ = row.artifact.golden()
-        for batch in sorted(set(plan.batches)):
-            if batch <= row.artifact.receipt.signature.max_batch:
-                cell = row.cells[batch] = Cell(batch)
-                work.append((runners[row.name], timing.feeds(inputs, batch), cell))
-    if not work:
-        most = max(row.artifact.receipt.signature.max_batch for row in rows)
-        raise PenstockError(
-            f"--batch {','.join(map(str, plan.batches))}: every size is over the artifacts' largest batch, {most}; "
-            "penstock export --batch sets that"
-        )
-    timing.measure(work, plan.seconds)
+        for setting, cell in row.cells.items():
+            given = runners[row.name, setting.threads][: setting.streams]
+            work.append(Work(given, timing.feeds(inputs, setting.batch), cell))
+            meters[id(cell)] = held[row.place(plan.device)]
+    lookout = warnings.Lookout(max(places))
+    try:
+        timing.measure_all(work, plan.seconds, watch=_Witness(result, meters, lookout))
+    finally:
+        result.warnings += lookout.warnings(result.ticks)
+    for row in rows:
+        inputs, _ = row.artifact.golden()
+        for setting, cell in row.cells.items():
+            split = getattr(runners[row.name, setting.threads][0], "parts", None)
+            if split is not None and cell.failure is None:
+                with suppress(Exception):  # what cannot be split up has been timed as a whole
+                    row.parts[setting] = split(timing.feeds(inputs, setting.batch))
 
 
-def environment(plan: Plan, rows: list[Row]) -> dict[str, Any]:
-    """The conditions of a measurement; the GPU where one of the rows runs on it."""
-    on_gpu = plan.device != "cpu" or any(row.artifact.receipt.runtime == "tensorrt" for row in rows)
-    return {
-        "gpu": cuda.facts(cuda.number(plan.device)) if on_gpu else None,
-        "penstock": penstock.__version__,
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_1min": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "device": plan.device,
-        "threads": plan.threads,
-        "batches": list(plan.batches),
-        "seconds": plan.seconds,
-    }
+def _even_out(rows: list[Row]) -> None:
+    """Leave as many rounds in every cell: an interrupt may come while the last one is being noted down."""
+    cells = [cell for row in rows for cell in row.cells.values() if cell.failure is None]
+    whole = min((min(len(cell.rounds), len(cell.spans)) for cell in cells), default=0)
+    for cell in cells:
+        del cell.rounds[whole:], cell.spans[whole:]

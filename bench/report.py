@@ -1,4 +1,4 @@
-"""Reports of a measurement: a table for people, JSON with every raw sample for programs."""
+"""Reports of a measurement: tables for people, JSON with every raw sample for programs."""
 
 from __future__ import annotations
 
@@ -10,119 +10,171 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from penstock.bench.measure import Result, Row
+from penstock.bench.figures import as_dict
+from penstock.bench.measure import Result
 from penstock.files import write_whole, writing
-from penstock.timing import Cell
 
 _WIDE = 132
+Figures = dict[str, Any]
 
 
 def show(result: Result) -> None:
-    """Print the table; the last thing on stdout."""
+    """Print what was measured; the table of speeds is the last thing on stdout."""
+    show_figures(as_dict(result))
+
+
+def show_figures(figures: Figures) -> None:
+    """The same for figures that were written to a file."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
-    facts = result.environment
-    threads = facts["threads"] or "the runtime's own"
+    for line in (*_head(figures), *_remarks(figures)):
+        console.print(line, soft_wrap=True)
+    if figures["verdict"]:
+        console.print(f"verdict: {figures['verdict']['text']}", soft_wrap=True)
+    console.print(_variants(figures))
+    console.print()
+    console.print(_speeds(figures))
+
+
+def _head(figures: Figures) -> list[str]:
+    facts = figures["environment"]
+    threads = ", ".join("the runtime's own" if count is None else str(count) for count in facts["threads"])
     device = facts["device"]
     if facts["gpu"] and device == "cpu":
         device = "cuda:0 for engines, cpu for others"
     gpu = f"{facts['gpu']['gpu']}, driver {facts['gpu'].get('driver', 'unknown')}; " if facts["gpu"] else ""
-    console.print(
+    head = (
         f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {device}, "
         f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; "
-        "copies to and from the runtime included",
-        soft_wrap=True,
+        "copies to and from the runtime included"
     )
-    for note in [*result.notes, *_unavailable(result)]:
-        console.print(f"note: {note}", soft_wrap=True)
-    if result.interrupted:
-        console.print("note: interrupted; the figures are of the rounds that were finished")
-    console.print(_table(result))
+    return [head, *_ceiling(figures["ceiling"])]
 
 
-def _unavailable(result: Result) -> list[str]:
-    return [f"{row.name} not measured: {row.unavailable}" for row in result.rows if row.unavailable]
+def _ceiling(held: Figures | None) -> list[str]:
+    if held is None:
+        return []
+    lines = []
+    for name, peaks in held["peaks"].items():
+        where = name if not name.isdigit() else f"{name} core{'s' * (name != '1')}"
+        rates = [f"{rate / 1e9:,.0f} G {kind} operations/s" for kind, rate in peaks["operations_per_s"].items()]
+        rates += [_read(peaks["bytes_per_s"])] if peaks["bytes_per_s"] else []
+        lines.append(f"ceiling, {where}: {', '.join(rates) or 'unknown'}")
+    return lines
 
 
-def _table(result: Result) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("variant", no_wrap=True)
-    for name in ("batch", "median ms", "p90", "p99", "n", "rows/s", "MB", "accuracy", "agrees"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(f"speed vs {result.reference}", justify="right")
-    by_name = {row.name: row for row in result.rows}
-    reference = by_name[result.reference] if result.reference else None
-    for row in result.rows:
-        for index, cell in enumerate(cell for cell in row.cells.values() if cell.rounds):
-            about = _about(row) if index == 0 else ("", "", "")
-            against = reference.cells.get(cell.batch) if reference else None
-            table.add_row(
-                row.name if index == 0 else "",
-                str(cell.batch),
-                *[_ms(cell.percentile(q)) for q in (50.0, 90.0, 99.0)],
-                str(len(cell.samples)),
-                f"{cell.rows_per_second:,.0f}",
-                *about,
-                _speedup(cell, against),
-            )
+def _read(rates: dict[int, float]) -> str:
+    sizes = sorted(rates, key=int)
+    slow, fast = rates[sizes[-1]] / 1e9, max(rates.values()) / 1e9
+    return (
+        f"{slow:,.0f} GB/s" if len(sizes) == 1 else f"{slow:,.0f} GB/s from memory and up to {fast:,.0f} from a cache"
+    )
+
+
+def _remarks(figures: Figures) -> list[str]:
+    lines = [f"note: {note}" for note in figures["notes"]]
+    for row in figures["rows"]:
+        if row["unavailable"]:
+            lines.append(f"note: {row['name']} not measured: {row['unavailable']}")
+        lines += [f"failed: {row['name']} at batch {held['batch']}: {held['error']}" for held in row["failures"]]
+    if figures["interrupted"]:
+        lines.append("note: interrupted; the figures are of the rounds that were finished")
+    return lines + [f"warning: {held['text']}; {held['remedy']}" for held in figures["warnings"]]
+
+
+def _variants(figures: Figures) -> Table:
+    """What a variant is, whatever it is asked."""
+    rows = [row for row in figures["rows"] if not row["unavailable"]]
+    names = ["MB", "load ms", "first call ms", "host MB", "device MB", "accuracy", "agrees"]
+    if not any(row["memory"]["device_bytes"] for row in rows):
+        names.remove("device MB")
+    table = _table("variant", names)
+    for row in rows:
+        told = [held for held in row["agreement"].values() if held is not None]
+        texts = {
+            "MB": f"{row['model_bytes'] / 1e6:.2f}",
+            "load ms": _ms(row["load_s"], 1),
+            "first call ms": _ms(row["first_call_s"], 1),
+            "host MB": _mb(row["memory"]["host_bytes"]),
+            "device MB": _mb(row["memory"]["device_bytes"]),
+            "accuracy": f"{row['accuracy']['value']:.2%}" if row["accuracy"] else "-",
+            "agrees": f"{min(told):.2%}" if told else "-",
+        }
+        table.add_row(row["name"], *(texts[name] for name in names))
     return table
 
 
-def _about(row: Row) -> tuple[str, str, str]:
-    accuracy = f"{row.score.accuracy:.2%}" if row.score else "-"
-    found = [d.agreement for d in row.artifact.receipt.verification.distances if d.agreement is not None]
-    return f"{row.model_bytes / 1e6:.2f}", accuracy, f"{min(found):.2%}" if found else "-"
+def _speeds(figures: Figures) -> Table:
+    """One line for each variant and setting; columns that say nothing here are left out."""
+    cells = [cell for row in figures["rows"] for cell in row["cells"]]
+    optional = {
+        "threads": len(figures["environment"]["threads"]) > 1,
+        "streams": len(figures["environment"]["streams"]) > 1,
+        "copies": any(cell["transfer_s"]["in"] is not None for cell in cells),
+        "J/row": any(cell["joules_per_row"] is not None for cell in cells),
+        "ceiling": any(cell["share_of_ceiling"] is not None for cell in cells),
+    }
+    names = ["batch", "threads", "streams", "median ms", "±", "p90", "p95", "p99", "n", "copies", "rows/s", "J/row"]
+    names = [name for name in (*names, "ceiling") if optional.get(name, True)]
+    table = _table("variant", names)
+    table.add_column(f"speed vs {figures['reference']}", justify="right")
+    for row in figures["rows"]:
+        for index, cell in enumerate(row["cells"]):
+            texts = _texts(cell)
+            first = row["name"] if index == 0 else ""
+            reference = row["name"] == figures["reference"]
+            table.add_row(first, *(texts[name] for name in names), _speed(cell["ratio"], reference))
+    return table
 
 
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.3f}"
+def _table(first: str, names: list[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
-def _speedup(cell: Cell, reference: Cell | None) -> str:
-    if reference is cell:
-        return "1 (reference)"
-    if reference is None or not reference.rounds:
+def _texts(cell: Figures) -> dict[str, str]:
+    copies = [held for held in cell["transfer_s"].values() if held is not None]
+    share = cell["share_of_ceiling"]
+    return {
+        "batch": str(cell["batch"]),
+        "threads": "own" if cell["threads"] is None else str(cell["threads"]),
+        "streams": str(cell["streams"]),
+        "median ms": _ms(cell["median_s"]),
+        "±": _half_width(cell["median_s"], cell["median_ci_s"]),
+        **{name: _ms(cell[f"{name}_s"]) for name in ("p90", "p95", "p99")},
+        "n": str(cell["samples"]),
+        "copies": _ms(sum(copies)) if copies else "-",
+        "rows/s": f"{cell['rows_per_second']:,.0f}",
+        "J/row": "-" if cell["joules_per_row"] is None else f"{cell['joules_per_row']:.3g}",
+        "ceiling": "-" if share is None else f"{share:.0%}",
+    }
+
+
+def _ms(seconds: float | None, digits: int = 3) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.{digits}f}"
+
+
+def _mb(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.0f}"
+
+
+def _half_width(middle: float | None, interval: list[float] | None) -> str:
+    """The further end of an interval, as a share of the figure."""
+    if not middle or interval is None:
         return "-"
-    middle, low, high = cell.speedup(reference)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    return f"{max(middle - interval[0], interval[1] - middle) / middle:.1%}"
 
 
-def as_dict(result: Result) -> dict[str, Any]:
-    """Everything measured, raw samples (seconds, by round) included."""
-    return {
-        "environment": result.environment,
-        "reference": result.reference,
-        "interrupted": result.interrupted,
-        "notes": result.notes,
-        "rows": [_row(row) for row in result.rows],
-    }
-
-
-def _row(row: Row) -> dict[str, Any]:
-    receipt = row.artifact.receipt
-    score = row.score
-    return {
-        "name": row.name,
-        "version": receipt.version,
-        "format": receipt.format,
-        "precision": receipt.precision,
-        "model_bytes": row.model_bytes,
-        "unavailable": row.unavailable,
-        "accuracy": None if score is None else {"value": score.accuracy, "samples": score.samples},
-        "agreement": {d.output: d.agreement for d in receipt.verification.distances},
-        "cells": [
-            {
-                "batch": cell.batch,
-                "median_s": cell.percentile(50.0),
-                "p90_s": cell.percentile(90.0),
-                "p99_s": cell.percentile(99.0),
-                "samples": len(cell.samples),
-                "rows_per_second": cell.rows_per_second,
-                "rounds_s": cell.rounds,
-            }
-            for cell in row.cells.values()
-            if cell.rounds
-        ],
-    }
+def _speed(ratio: Figures | None, reference: bool) -> str:
+    if reference:
+        return "1 (reference)"
+    if ratio is None:
+        return "-"
+    if ratio["lo"] is None:
+        return f"{ratio['value']:.2f}"
+    return f"{ratio['value']:.2f} ({ratio['lo']:.2f} to {ratio['hi']:.2f})"
 
 
 def write_json(result: Result, path: Path) -> None:
@@ -132,4 +184,4 @@ def write_json(result: Result, path: Path) -> None:
         PenstockError: the file cannot be written.
     """
     with writing("--json", path, "the figures are not kept"):
-        write_whole(path, json.dumps(as_dict(result), indent=1).encode())
+        write_whole(path, json.dumps(as_dict(result), indent=1, allow_nan=False).encode())

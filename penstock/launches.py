@@ -51,3 +51,15 @@ class Prepared:
     inputs: dict[str, Any]
     outputs: tuple[Any, ...]
     filler: tuple[tuple[Any, Any], ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds on a GPU, by its events: copying a batch's inputs in, all of its launch, and copying its outputs out.
+
+    `whole` holds both copies, and the kernels. What a caller waits for is longer, by what the processor does.
+    """
+
+    copy_in: float
+    whole: float
+    copy_out: float

@@ -98,7 +98,7 @@ def main(output: Path) -> None:
         "torch": torch.__version__,
         "onnxruntime": onnxruntime.__version__,
         "rows": [
-            {"name": name, "batch": batch, "median_s": cell.percentile(50.0), "rounds_s": cell.rounds}
+            {"name": name, "batch": batch, "median_s": cell.median, "rounds_s": cell.rounds}
             for (name, batch), cell in cells.items()
         ],
     }
@@ -106,7 +106,7 @@ def main(output: Path) -> None:
     print(", ".join(f"{key} {found[key]}" for key in ("gpu", "torch", "onnxruntime")), "ResNet-50, copies included")
     for (name, batch), cell in cells.items():
         middle, low, high = cell.speedup(cells["fp32", batch])
-        median = 1e3 * (cell.percentile(50.0) or 0)
+        median = 1e3 * (cell.median or 0)
         speed = f"{middle:5.2f} ({low:.2f} to {high:.2f})"
         print(f"{name:18} batch {batch:3} {median:9.3f} ms {cell.rows_per_second:8.0f}/s  {speed} times fp32")
 

@@ -48,7 +48,7 @@ def main(output: Path) -> None:
     work = [(runners[name], timing.feeds(inputs, batch), cell) for (name, batch), cell in cells.items()]
     timing.measure(work, SECONDS, ROUNDS)
     for (name, batch), cell in cells.items():
-        median = 1e3 * (cell.percentile(50.0) or 0)
+        median = 1e3 * (cell.median or 0)
         for against in ("torch eager", "fp32"):
             middle, low, high = cell.speedup(cells[against, batch])
             print(f"{name:12} batch {batch}: {median:8.2f} ms, {middle:.2f} ({low:.2f} to {high:.2f}) times {against}")

@@ -182,7 +182,7 @@ def _timed(sides: tuple[Side, Side], batch: int | None, seconds: float, device: 
     with ExitStack() as stack:
         runners = [stack.enter_context(one.load(device)) for one in sides]
         timing.measure([(runner, inputs, cell) for runner, cell in zip(runners, cells, strict=True)], seconds)
-    medians = tuple(f"{1e3 * (cell.percentile(50.0) or 0):.3f} ms" for cell in cells)
+    medians = tuple(f"{1e3 * (cell.median or 0):.3f} ms" for cell in cells)
     middle, low, high = cells[1].speedup(cells[0])
     return {
         f"latency, batch {rows}": (medians[0], medians[1]),

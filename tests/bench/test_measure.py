@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from penstock import datasets, evaluation
-from penstock.artifact import read
+from penstock import datasets, evaluation, timing
+from penstock.artifact import Artifact, read
 from penstock.bench import measure as module
-from penstock.bench.measure import Plan, measure
+from penstock.bench.measure import Plan, Setting, measure
 from penstock.errors import PenstockError
 from penstock.timing import ROUNDS
 
@@ -23,14 +25,114 @@ def result(repository: Path) -> module.Result:
 
 
 def test_every_variant_that_runs_here_is_measured_at_every_batch(result: module.Result) -> None:
-    measured = {row.name: sorted(row.cells) for row in result.rows if row.unavailable is None}
+    measured = {row.name: list(row.cells) for row in result.rows if row.unavailable is None}
     assert measured == {
-        name: [1, 4] for name in ("digits-onnx-fp16", "digits-onnx-fp32", "digits-onnx-int8", "digits-torchscript-fp32")
+        name: [Setting(1), Setting(4)]
+        for name in ("digits-onnx-fp16", "digits-onnx-fp32", "digits-onnx-int8", "digits-torchscript-fp32")
     }
     for row in result.rows:
         for cell in row.cells.values():
             assert len(cell.rounds) == ROUNDS
             assert all(len(part) >= 3 and min(part) > 0 for part in cell.rounds)
+
+
+def test_every_row_has_a_footprint_of_a_process_of_its_own(result: module.Result) -> None:
+    for row in result.rows:
+        if row.unavailable is None:
+            assert row.footprint is not None, result.notes
+            assert 0 < row.footprint.load_s < 60
+            assert 0 < row.footprint.first_call_s < 60
+            assert 0 < (row.footprint.host_bytes or 0) < (row.footprint.process_bytes or 0) < 4e9
+
+
+def test_the_machine_s_clock_is_read_in_every_round(result: module.Result) -> None:
+    assert len(result.ticks) == ROUNDS
+    assert all(0 < tick < 1 for tick in result.ticks)
+
+
+def test_threads_and_streams_make_settings_of_their_own(repository: Path) -> None:
+    plan = Plan(batches=(2,), seconds=0.02, threads=(1, 2), streams=(1, 2))
+    found = measure([repository / "digits-onnx-fp32"], plan)
+    cells = found.rows[0].cells
+    assert list(cells) == [Setting(2, threads, streams) for threads in (1, 2) for streams in (1, 2)]
+    assert all(len(cell.rounds) == ROUNDS and cell.failure is None for cell in cells.values())
+    assert all(len(part) >= 6 for cell in cells.values() if cell.streams == 2 for part in cell.rounds)
+
+
+class Breaking:
+    """A runner that fails, or is interrupted, in batches of some rows once it has made some runs."""
+
+    def __init__(self, runner: Any, rows: int, error: BaseException, after: int) -> None:
+        self._runner, self._rows, self._error, self._left = runner, rows, error, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.close()
+
+    def run(self, feeds: Any) -> Any:
+        if len(feeds["image"]) == self._rows:
+            self._left -= 1
+            if self._left < 0:
+                raise self._error
+        return self._runner.run(feeds)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException, int], None]:
+    """Has the int8 variant fail in batches of so many rows, after so many of them."""
+
+    def make(rows: int, error: BaseException, after: int) -> None:
+        load = Artifact.load
+
+        def loaded(self: Artifact, **options: Any) -> Any:
+            runner = load(self, **options)
+            return Breaking(runner, rows, error, after) if self.receipt.precision == "int8" else runner
+
+        monkeypatch.setattr(Artifact, "load", loaded)
+
+    return make
+
+
+def test_a_batch_that_fails_says_why_and_the_rest_is_measured(
+    repository: Path, broken: Callable[[int, BaseException, int], None]
+) -> None:
+    broken(4, RuntimeError("no memory left"), 0)
+    paths = [repository / "digits-onnx-fp32", repository / "digits-onnx-int8"]
+    found = measure(paths, Plan(batches=(1, 4), seconds=0.02))
+    assert found.failures == [("digits-onnx-int8", Setting(4), "RuntimeError: no memory left")]
+    rounds = [[len(cell.rounds) for cell in row.cells.values()] for row in found.rows]
+    assert rounds == [[ROUNDS, ROUNDS], [ROUNDS, 0]]
+
+
+@pytest.mark.parametrize(("runs", "rounds"), [(1, 0), (3 + 10 + 5, 1)], ids=["in the warm-up", "in the second round"])
+def test_an_interrupt_keeps_whole_rounds_and_marks_the_result(
+    repository: Path,
+    broken: Callable[[int, BaseException, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    runs: int,
+    rounds: int,
+) -> None:
+    monkeypatch.setattr("penstock.timing.WINDOW_S", 0.0)
+    monkeypatch.setattr("penstock.timing.WARMUP_MOST_S", 0.0)
+    monkeypatch.setattr("penstock.timing._slice", short)
+    broken(3, KeyboardInterrupt(), runs)
+    found = measure([repository / "digits-onnx-fp32", repository / "digits-onnx-int8"], Plan(batches=(3,), seconds=0.1))
+    assert found.interrupted
+    assert {len(cell.rounds) for row in found.rows for cell in row.cells.values()} == {rounds}
+    assert found.failures == []
+
+
+def short(one: timing.Work, threads: Any, seconds: float, watch: timing.Watch) -> tuple[list[float], float]:
+    """A part of a round of exactly ten runs."""
+    watch.before(one)
+    found = [one.runners[0].run(one.feeds) and 1.0 for _ in range(10)]
+    watch.after(one)
+    return found, 10.0
 
 
 def test_an_engine_that_cannot_run_here_is_listed_with_its_reason(result: module.Result) -> None:
@@ -99,7 +201,7 @@ def test_a_bare_file_is_refused(tmp_path: Path) -> None:
 
 def test_only_batches_that_the_signature_takes_are_measured(repository: Path) -> None:
     both = measure([repository / "digits-onnx-fp32"], Plan(batches=(2, 100_000), seconds=0.01))
-    assert list(both.rows[0].cells) == [2]
+    assert list(both.rows[0].cells) == [Setting(2)]
     with pytest.raises(PenstockError, match=r"--batch 100000: every size is over the artifacts' largest batch"):
         measure([repository / "digits-onnx-fp32"], Plan(batches=(100_000,)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from penstock import timing
 from penstock.runtimes import BaseRunner
 from penstock.signature import Arrays, Dim, Signature, Tensor
-from penstock.timing import MIN_FOR_P90, MIN_FOR_P99, ROUNDS, Cell
+from penstock.timing import ROUNDS, Cell, Watch, Work
 
 SIGNATURE = Signature(
     inputs=(Tensor(name="x", shape=("batch", 3)),),
@@ -58,7 +60,8 @@ def turns(log: list[str]) -> list[str]:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more runs before the rounds than must be."""
-    monkeypatch.setattr(timing, "WARMUP_S", 0.0)
+    monkeypatch.setattr(timing, "WINDOW_S", 0.0)
+    monkeypatch.setattr(timing, "WARMUP_MOST_S", 0.0)
 
 
 # --- Rounds ----------------------------------------------------------------------------------------------------------
@@ -99,14 +102,122 @@ def test_a_round_lasts_its_share_of_the_seconds_and_three_runs_at_least(clock: C
     assert cell.rounds == [[wait] * runs] * 4
 
 
-@pytest.mark.parametrize(("wait", "runs"), [(1 / 1024, 128), (1 / 16, 3), (1.0, 3)])
-def test_warming_up_lasts_its_time_and_three_runs_at_least(
+@pytest.mark.parametrize(("wait", "runs"), [(1 / 1024, 3 * 32), (1 / 16, 3), (1.0, 3)])
+def test_warming_up_takes_three_windows_of_a_run_each_at_least(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, wait: float, runs: int
 ) -> None:
-    monkeypatch.setattr(timing, "WARMUP_S", 1 / 8)
-    runner = Recorder("a", [], wait=wait, clock=clock)
-    timing.measure([(runner, {"x": np.zeros((2, 3))}, Cell(2))], seconds=0.0, rounds=0)
+    monkeypatch.setattr(timing, "WINDOW_S", 1 / 32)
+    runner, cell = Recorder("a", [], wait=wait, clock=clock), Cell(2)
+    timing.measure([(runner, {"x": np.zeros((2, 3))}, cell)], seconds=0.0, rounds=0)
     assert len(runner.fed) == runs
+    assert cell.steady
+
+
+class Slowing(Recorder):
+    """Each run takes so many times as long as the one before, until it takes a second."""
+
+    def __init__(self, factor: float, clock: Clock) -> None:
+        super().__init__("slowing", [], wait=1 / 1024, clock=clock)
+        self.factor = factor
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        self.wait = min(1.0, self.wait * self.factor)
+        return super().run(feeds)
+
+
+def test_warming_up_goes_on_until_three_windows_are_alike(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "WARMUP_MOST_S", 100.0)
+    runner, cell = Slowing(2.0, clock), Cell(2)
+    timing.measure([(runner, {"x": np.zeros((2, 3))}, cell)], seconds=0.0, rounds=0)
+    assert (len(runner.fed), cell.steady) == (12, True)  # ten doublings to a second, and two more like it
+
+
+def test_a_warm_up_that_never_settles_ends_and_says_so(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "WARMUP_MOST_S", 1 / 4)
+    runner, cell = Slowing(1.5, clock), Cell(2)
+    timing.measure([(runner, {"x": np.zeros((2, 3))}, cell)], seconds=0.0, rounds=1)
+    assert not cell.steady
+    assert len(cell.rounds) == 1
+
+
+# --- Streams, failures, watching -------------------------------------------------------------------------------------
+
+
+class Slow(BaseRunner):
+    """Takes some milliseconds, and counts who is in it at once."""
+
+    def __init__(self) -> None:
+        super().__init__(SIGNATURE)
+        self.inside = self.most = 0
+        self.lock = threading.Lock()
+
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        time.sleep(0.005)
+        with self.lock:
+            self.inside -= 1
+        return {"y": feeds["x"]}
+
+
+def test_streams_run_at_once_each_in_its_own_runner_and_throughput_counts_them_all() -> None:
+    runners, cell = [Slow(), Slow()], Cell(2, streams=2)
+    timing.measure_all([Work(runners, {"x": np.zeros((2, 3))}, cell)], 0.2, rounds=2)
+    assert [runner.most for runner in runners] == [1, 1]
+    assert len(cell.spans) == 2
+    assert cell.rows_per_second == pytest.approx(2 * len(cell.samples) / sum(cell.spans))
+    assert cell.rows_per_second > 1.2 * 2 / float(np.median(cell.samples))  # more than one stream could do
+
+
+def test_streams_share_a_runner_that_takes_several() -> None:
+    runner = Slow()
+    timing.measure_all([Work([runner], {"x": np.zeros((2, 3))}, Cell(2, streams=3))], 0.0, rounds=1)
+    assert runner.most == 3
+
+
+class Failing(Recorder):
+    def run(self, feeds: Arrays) -> dict[str, Any]:
+        super().run(feeds)
+        if len(self.fed) > 5:
+            raise RuntimeError("out of\nmemory")
+        return {}
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_what_fails_says_so_in_its_cell_and_the_rest_is_measured(streams: int) -> None:
+    fed = {"x": np.zeros((2, 3))}
+    bad, good = Cell(2, streams=streams), Cell(2)
+    timing.measure_all([Work([Failing("a", [])], fed, bad), Work([Recorder("b", [])], fed, good)], 0.0, rounds=3)
+    assert bad.failure == "RuntimeError: out of"
+    assert bad.rounds == bad.spans == []
+    assert (len(good.rounds), good.failure) == (3, None)
+
+
+def test_a_failure_ends_a_measurement_that_is_not_told_to_bear_it() -> None:
+    with pytest.raises(RuntimeError, match="out of"):
+        timing.measure([(Failing("a", []), {"x": np.zeros((2, 3))}, Cell(2))], 0.0)
+
+
+class Noting(Watch):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def before(self, work: Work) -> None:
+        self.heard.append(f"before {work.cell.batch}")
+
+    def after(self, work: Work) -> None:
+        self.heard.append(f"after {work.cell.batch}")
+
+    def round(self) -> None:
+        self.heard.append("round")
+
+
+def test_whoever_watches_hears_of_every_part_and_round() -> None:
+    watch, fed = Noting(), {"x": np.zeros((2, 3))}
+    work = [Work([Recorder(str(batch), [])], fed, Cell(batch)) for batch in (1, 2)]
+    timing.measure_all(work, 0.0, rounds=2, watch=watch)
+    assert watch.heard == ["before 1", "after 1", "before 2", "after 2", "round"] * 2
 
 
 def test_every_run_is_fed_what_belongs_to_its_cell() -> None:
@@ -181,12 +292,9 @@ def test_drift_that_hits_a_whole_round_moves_no_ratio(rounds: list[list[float]],
     assert drifted.ratios(with_it) == pytest.approx(fast.ratios(slow))
 
 
-def test_percentiles_come_only_from_samples_enough() -> None:
-    assert Cell(1).percentile(50.0) is None
-    assert Cell(1, [[3.0, 1.0], [2.0]]).percentile(50.0) == 2.0
-    for needed, q in ((MIN_FOR_P90, 90.0), (MIN_FOR_P99, 99.0)):
-        assert Cell(1, [[1.0] * (needed - 1)]).percentile(q) is None
-        assert Cell(1, [[1.0] * needed]).percentile(q) == 1.0
+def test_the_median_is_that_of_all_runs() -> None:
+    assert Cell(1).median is None
+    assert Cell(1, [[3.0, 1.0], [2.0]]).median == 2.0
 
 
 def test_throughput_counts_rows() -> None:
