@@ -55,8 +55,8 @@ def _peaks(result: Result) -> dict[str, Any] | None:
         "cores": max(counts),
         "flops_per_s": best.operations.get("float32"),
         "bytes_per_s": min(best.bytes.values(), default=None),
-        "measured": "products of 512 x 512 matrices, by what they compute in, and dot products, by the bytes that are "
-        "read over and over; on each core its own",
+        "measured": "products of matrices by numpy and onnxruntime, by what they compute in, and "
+        "dot products, by the bytes that are read over and over; on each core its own",
         "peaks": {
             name: {"operations_per_s": held.operations, "bytes_per_s": held.bytes}
             for name, held in result.peaks.items()

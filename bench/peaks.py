@@ -30,10 +30,13 @@ from penstock.errors import PenstockError
 TIMEOUT_S = 120
 # Each figure is the best of so many tries of so long: what slows a try is not the machine's peak.
 _TRIES, _TRY_S = 5, 0.02
-_SIDE = 512
 # A working set that fits in a cache is read as fast as that cache is.
 _BYTES = tuple(2**power for power in (18, 21, 24, 27))
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1")
+
+
+# Makes a core's own work: one piece of it, and how many operations or bytes that is.
+Make = Callable[[], tuple[Callable[[], Any], float]]
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,17 @@ def measure(cores: list[int], device: str = "cpu") -> dict[str, Peaks]:
 
 
 def _of_cores(cores: int) -> Peaks:
-    with ThreadPoolExecutor(cores) as threads:
-        products = {"float32": _products(np.float32)}
+    products = {"float32": [_products(512)]}
+    for kind, sides in (("float32", (256, 384)), ("int8", (256, 512))):
         with suppress(Exception):  # without onnxruntime, or its kernel, there is no figure
-            products["int8"] = _integer_products()
-        done = {name: _best(threads, cores, work) for name, work in products.items()}
+            products.setdefault(kind, []).extend([_products_of_runtime(kind, side) for side in sides])
+    with ThreadPoolExecutor(cores) as threads:
+        done = {kind: max(_best(threads, cores, make) for make in makes) for kind, makes in products.items()}
         read = {size: _best(threads, cores, _reads(size // cores)) for size in _BYTES}
     return Peaks(done, read)
 
 
-def _best(threads: ThreadPoolExecutor, cores: int, make: Callable[[], tuple[Callable[[], Any], float]]) -> float:
+def _best(threads: ThreadPoolExecutor, cores: int, make: Make) -> float:
     """The most that was done in a second, by all cores together."""
     made = [make() for _ in range(cores)]
 
@@ -108,18 +112,18 @@ def _best(threads: ThreadPoolExecutor, cores: int, make: Callable[[], tuple[Call
     return float(rates.max(axis=0).sum())  # another process may take a core, but seldom the same one each time
 
 
-def _products(dtype: Any) -> Callable[[], tuple[Callable[[], Any], float]]:
-    """A product of two square matrices: 2 n³ operations."""
+def _products(side: int) -> Make:
+    """A product of two square matrices by numpy's BLAS: 2 n³ operations."""
 
     def make() -> tuple[Callable[[], Any], float]:
-        a, b = np.ones((_SIDE, _SIDE), dtype), np.ones((_SIDE, _SIDE), dtype)
+        a, b = np.ones((side, side), np.float32), np.ones((side, side), np.float32)
         out = np.empty_like(a)
-        return lambda: np.matmul(a, b, out=out), 2.0 * _SIDE**3
+        return lambda: np.matmul(a, b, out=out), 2.0 * side**3
 
     return make
 
 
-def _reads(size: int) -> Callable[[], tuple[Callable[[], Any], float]]:
+def _reads(size: int) -> Make:
     """A dot product of an array with another, half of the bytes each: as one core reads them, and writes nothing."""
 
     def make() -> tuple[Callable[[], Any], float]:
@@ -129,21 +133,23 @@ def _reads(size: int) -> Callable[[], tuple[Callable[[], Any], float]]:
     return make
 
 
-def _integer_products() -> Callable[[], tuple[Callable[[], Any], float]]:
-    """uint8 times int8 as onnxruntime does it, which numpy has no kernel for; the right one is a weight."""
+def _products_of_runtime(kind: str, side: int) -> Make:
+    """The same by onnxruntime, whose kernels may be the faster ones, or uint8 times int8; the right one is a weight."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(_graph(_SIDE), options, providers=["CPUExecutionProvider"])
-    fed = {"a": np.ones((_SIDE, _SIDE), np.uint8)}
-    return lambda: (lambda: session.run(None, fed), 2.0 * _SIDE**3)
+    session = onnxruntime.InferenceSession(_graph(kind, side), options, providers=["CPUExecutionProvider"])
+    fed = {"a": np.ones((side, side), np.float32 if kind == "float32" else np.uint8)}
+    return lambda: (lambda: session.run(None, fed), 2.0 * side**3)
 
 
-def _graph(side: int) -> bytes:
-    """An ONNX file of one MatMulInteger, in protocol buffers' encoding: a tag, and a number or a length and bytes."""
-    uint8, int8, int32 = 2, 3, 6  # TensorProto.DataType
+def _graph(kind: str, side: int) -> bytes:
+    """An ONNX file of one product, in protocol buffers' encoding: a tag, and a number or a length and bytes."""
+    # Left, right and product as TensorProto.DataType numbers them: uint8, int8, int32, or float32 all.
+    left, right, out = (1, 1, 1) if kind == "float32" else (2, 3, 6)
+    ones = np.ones(side * side, np.float32 if kind == "float32" else np.int8).tobytes()
 
     def number(value: int) -> bytes:
         return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + number(value >> 7)
@@ -158,9 +164,9 @@ def _graph(side: int) -> bytes:
         shape = part(1, part(1, side)) * 2  # TensorShapeProto.dim.dim_value
         return part(1, name) + part(2, part(1, part(1, kind) + part(2, shape)))
 
-    node = part(1, "a") + part(1, "b") + part(2, "c") + part(4, "MatMulInteger")
-    weight = part(1, side) + part(1, side) + part(2, int8) + part(8, "b") + part(9, bytes([1]) * side * side)
-    values = part(5, weight) + part(11, value("a", uint8)) + part(12, value("c", int32))
+    node = part(1, "a") + part(1, "b") + part(2, "c") + part(4, "MatMul" if kind == "float32" else "MatMulInteger")
+    weight = part(1, side) + part(1, side) + part(2, right) + part(8, "b") + part(9, ones)
+    values = part(5, weight) + part(11, value("a", left)) + part(12, value("c", out))
     graph = part(1, node) + part(2, "peak") + values
     return part(1, 8) + part(7, graph) + part(8, part(2, 13))  # IR version 8, operators of opset 13
 

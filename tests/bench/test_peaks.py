@@ -24,10 +24,11 @@ def test_a_process_that_says_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch
         peaks.measure([1])
 
 
-def test_the_graph_written_here_is_onnx_s_own_encoding() -> None:
+@pytest.mark.parametrize(("kind", "operator"), [("float32", "MatMul"), ("int8", "MatMulInteger")])
+def test_the_graph_written_here_is_onnx_s_own_encoding(kind: str, operator: str) -> None:
     onnx = pytest.importorskip("onnx")
-    model = onnx.load_from_string(peaks._graph(300))
-    onnx.checker.check_model(model)
+    model = onnx.load_from_string(peaks._graph(kind, 300))
+    onnx.checker.check_model(model, full_check=True)
     (only,) = model.graph.node
-    assert (only.op_type, list(only.input), list(only.output)) == ("MatMulInteger", ["a", "b"], ["c"])
+    assert (only.op_type, list(only.input), list(only.output)) == (operator, ["a", "b"], ["c"])
     assert tuple(model.graph.initializer[0].dims) == (300, 300)
