@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import cuda, parents, trial
+from penstock import cuda, events, parents, trial
 from penstock.errors import PenstockError
 
 TIMEOUT_S = 120
@@ -189,7 +189,7 @@ def _gpu_products(device: str) -> Iterator[tuple[str, float]]:
         with suppress(Exception):  # a GPU that is too old for a kind has no figure of it
             a, b = (torch.ones((side, side), dtype=getattr(torch, dtype), device=place) for _ in range(2))
             work = partial(torch._int_mm if dtype == "int8" else torch.matmul, a, b.t())
-            yield name, 2.0 * side**3 / min(_events(work) for _ in range(_TRIES))
+            yield name, 2.0 * side**3 / min(events.seconds(work) for _ in range(_TRIES))
 
 
 def _gpu_copies(device: str) -> Iterator[tuple[int, float]]:
@@ -198,22 +198,11 @@ def _gpu_copies(device: str) -> Iterator[tuple[int, float]]:
         size, cache = 2**29, int(cuda.call("cudaGetDeviceProperties", cuda.number(device)).l2CacheSize)
         there, back = cuda.call("cudaMalloc", size), cuda.call("cudaMalloc", size)
         way = cuda.runtime().cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        seconds = min(_events(lambda: cuda.call("cudaMemcpyAsync", back, there, size, way, 0)) for _ in range(_TRIES))
+        copy = partial(cuda.call, "cudaMemcpyAsync", back, there, size, way, 0)
+        seconds = min(events.seconds(copy) for _ in range(_TRIES))
         yield 2 * cache, 2.0 * size / seconds  # read, and written; what is twice its cache does not stay in that
         for held in (there, back):
             cuda.call("cudaFree", held)
-
-
-def _events(work: Callable[[], Any], times: int = 10) -> float:
-    """Seconds of one of several runs on the default stream, by CUDA's events."""
-    start, end = cuda.call("cudaEventCreate"), cuda.call("cudaEventCreate")
-    work()
-    cuda.call("cudaEventRecord", start, 0)
-    for _ in range(times):
-        work()
-    cuda.call("cudaEventRecord", end, 0)
-    cuda.call("cudaEventSynchronize", end)
-    return float(cuda.call("cudaEventElapsedTime", start, end)) / 1e3 / times
 
 
 def _main(counts: str, device: str) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import buckets, cuda
+from penstock import buckets, cuda, events
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.launches import Launch, Prepared, Shapes, Turns
+from penstock.launches import Launch, Parts, Prepared, Shapes, Turns
 
 _TIMED = 5
 # Engines that are loaded together would time each other, and choose wrongly.
@@ -226,10 +226,23 @@ class Lane:
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
         if batch.launch is None:
-            self._enqueue(Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile))
+            self._enqueue(self._uncaptured(batch))
         else:
             self._launched(batch.launch)
         self.wait()
+
+    def _uncaptured(self, batch: Prepared) -> Launch:
+        return Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile)
+
+    def parts(self, batch: Prepared) -> Parts:
+        """Run what is staged some more times, and see what it takes on the GPU, and its copies alone."""
+        launch = batch.launch or self._uncaptured(batch)
+        whole = self._enqueue if batch.launch is None else self._launched
+        return Parts(
+            copy_in=events.seconds(lambda: self._copy_in(launch, self.stream), self.stream),
+            whole=events.seconds(lambda: whole(launch), self.stream),
+            copy_out=events.seconds(lambda: self._copy_out(launch, self.stream), self.stream),
+        )
 
     def wait(self) -> None:
         cuda.call("cudaStreamSynchronize", self.stream)

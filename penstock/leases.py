@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import cuda
 from penstock.lanes import Lane
-from penstock.launches import Prepared, Shapes
+from penstock.launches import Parts, Prepared, Shapes
 from penstock.runtimes import InstanceDead
 
 CLOSED = "the runner is closed"
@@ -121,6 +121,10 @@ class Lease:
         """The outputs, as views of the lane's memory, in the signature's order."""
         self._lane.run(self._batch)
         return self._batch.outputs
+
+    def parts(self) -> Parts:
+        """What the batch takes on the GPU; it is run some more times for that."""
+        return self._lane.parts(self._batch)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._free.give(self._lane)

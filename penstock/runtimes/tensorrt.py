@@ -26,7 +26,7 @@ from penstock import buckets, cuda, engines
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
 from penstock.lanes import Lane
-from penstock.launches import Shapes, Turns
+from penstock.launches import Parts, Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
 from penstock.runtimes import BaseRunner, RejectedInput, rows_of
 from penstock.signature import Arrays, Signature
@@ -136,6 +136,19 @@ class TensorRTRunner(BaseRunner):
                 {tensor.name: (array[part] if array.ndim else array).astype(tensor.dtype) for tensor, array in answer}
                 for part in parts
             ]
+
+    def parts(self, feeds: Arrays) -> Parts:
+        """What a batch takes on the GPU, and how much of that its copies in and out are; as it is run, captured or not.
+
+        Raises:
+            PenstockError: the engine takes no such shapes.
+            InstanceDead: CUDA failed.
+        """
+        with self.lease(tuple(np.shape(feeds[tensor.name]) for tensor in self.inputs)) as lease:
+            for name, staged in lease.inputs.items():
+                _copy_in(name, feeds[name], staged)
+            lease.run()
+            return lease.parts()
 
     def lease(self, shapes: Shapes) -> Lease:
         """A lane's own page-locked memory to write a batch into, and to read its outputs from: nothing is copied twice.

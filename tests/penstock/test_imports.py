@@ -59,6 +59,7 @@ TORCH_FREE = (
     "penstock.datasets",
     "penstock.engines",
     "penstock.errors",
+    "penstock.events",
     "penstock.evaluation",
     "penstock.evidence",
     "penstock.files",

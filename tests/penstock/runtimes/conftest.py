@@ -34,6 +34,7 @@ class Gpu:
         self.full: set[int] = set()
         self.launches = 0
         self.events: dict[int, threading.Event] = {}
+        self.times: dict[int, float] = {}
         self.computing = self.together = 0
         self.seen: set[int] = set()
         self.hosted: set[int] = set()
@@ -127,7 +128,15 @@ class Gpu:
     def cudaEventRecord(self, event: int, stream: int) -> None:
         assert event in self.held
         self.events[event] = recorded = threading.Event()
-        self.streams[stream].append(recorded.set)
+
+        def happen() -> None:
+            self.times[event] = time.perf_counter()
+            recorded.set()
+
+        self.streams[stream].append(happen)
+
+    def cudaEventElapsedTime(self, start: int, end: int) -> float:
+        return 1e3 * (self.times[end] - self.times[start])
 
     def cudaStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         assert event in self.held

@@ -258,3 +258,41 @@ def test_a_closed_runner_says_so_and_closing_again_does_nothing(gpu: Gpu) -> Non
         loaded.run(feeds(1))
     assert not gpu.held
     assert not gpu.graphs
+
+
+# --- Parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_batch_s_parts_are_its_copies_and_all_of_it(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
+    gpu.slow = {0}
+    gpu.far_s = 0.02  # so that copying is the better way
+    if not captured:
+        monkeypatch.setattr(lanes.Lane, "capture", lambda *_: None)
+    with runner(gpu, lanes=1) as loaded:
+        assert loaded.settled(10)
+        gpu.copy_s = 0.003
+        asked = feeds(4)
+        found = loaded.parts(asked)
+        gpu.copy_s = 0.0
+        assert_right(loaded.run(asked), asked)
+    assert 0.006 <= found.copy_in < 0.012  # two inputs
+    assert 0.006 <= found.copy_out < 0.012
+    assert 0.022 <= found.whole < 0.06  # both, and kernels of 10 ms
+    assert not gpu.held
+
+
+def test_tensors_that_are_used_where_they_lie_take_no_copies(gpu: Gpu) -> None:
+    gpu.copy_s = 0.003
+    with runner(gpu, lanes=1) as loaded:
+        assert loaded.settled(10)
+        found = loaded.parts(feeds(4))
+    assert found.copy_in < 0.003
+    assert found.whole < 0.003
+
+
+def test_parts_of_shapes_that_no_profile_takes_are_refused(gpu: Gpu) -> None:
+    with runner(gpu) as loaded, pytest.raises(PenstockError, match="profile takes"):
+        loaded.parts(feeds(13))
