@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import re
-import sys
 from collections.abc import Callable
 from datetime import datetime, timezone
 from importlib import metadata
@@ -95,8 +94,3 @@ def _gpu(number: int) -> dict[str, Any] | None:
             with contextlib.suppress(Exception):  # a figure that this GPU does not have
                 facts[name] = ask()
     return facts
-
-
-def command() -> str:
-    """The command line that this process was given, as far as it tells."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -209,7 +209,9 @@ def _said(choices: dict[Setting, Choice], best: Setting, result: Result) -> str:
         f"{winner.cell.rows_per_second:,.0f} rows/s at {said(best, result)}{against}"
     )
     if choice.tied is not None and choice.lead is not None:
-        text += f"; {choice.tied.name} is no faster for certain ({choice.lead.low:.2f} to {choice.lead.high:.2f})"
+        known = math.isfinite(choice.lead.high)
+        span = f"{choice.lead.low:.2f} to {choice.lead.high:.2f}" if known else "too few rounds to tell"
+        text += f"; {choice.tied.name} is no faster for certain ({span})"
     others = [
         f"{one.winner.name} at {said(setting, result)}"
         for setting, one in choices.items()

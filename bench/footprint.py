@@ -30,6 +30,10 @@ _RUNS = 5
 _LIBRARIES = {"onnxruntime": ("onnxruntime",), "torch": ("torch",), "tensorrt": ("tensorrt", "cuda.bindings.runtime")}
 
 
+class Died(PenstockError):
+    """What it loaded or ran killed the process, or never ended: whoever loads it has the same before him."""
+
+
 @dataclass(frozen=True)
 class Footprint:
     """Seconds, and bytes beyond those of the runtime's libraries; None where they cannot be told.
@@ -56,7 +60,8 @@ def measure(found: Artifact, device: str, threads: int | None, batch: int) -> Fo
         batch: rows of the runs that the memory is that of.
 
     Raises:
-        PenstockError: it does not load or run, the process died, or it did not end.
+        Died: the process died, or did not end.
+        PenstockError: it does not load or run.
     """
     command = trial.python_command("penstock.bench.footprint", str(found.folder), device, str(threads or 0), str(batch))
     try:
@@ -64,9 +69,10 @@ def measure(found: Artifact, device: str, threads: int | None, batch: int) -> Fo
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=parents.environment()
         )
     except subprocess.TimeoutExpired:
-        raise PenstockError(f"loading and running it did not end within {TIMEOUT_S} s") from None
+        raise Died(f"loading and running it at batch {batch} did not end within {TIMEOUT_S} s") from None
     if done.returncode < 0:
-        raise PenstockError(f"the process that loads it died ({signal.Signals(-done.returncode).name})")
+        name = signal.Signals(-done.returncode).name
+        raise Died(f"a process that loaded it and ran it at batch {batch} died of {name}; try a smaller --batch")
     try:
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):

@@ -131,11 +131,16 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Resu
     on_gpu = any(row.place(plan.device) != "cpu" for row in able)
     result = Result(rows, _reference(able, reference), plan, environment.machine(plan.device, gpu=on_gpu), [])
     _settings(able, plan)
+    for row in able:
+        row.artifact.check_digests()
     try:
         with ExitStack() as stack:
-            runners = _load(able, plan, stack)
-            _prepare(able, runners, result)
-            _time(able, runners, result)
+            _prepare(able, result)
+            alive = [row for row in able if any(cell.failure is None for cell in row.cells.values())]
+            runners = _load(alive, plan, stack)
+            for row in alive:
+                _score(row, runners[row.name, plan.threads[0]][0], plan, result.notes)
+            _time(alive, runners, result)
     except KeyboardInterrupt:
         result.interrupted = True
     _even_out(able)
@@ -195,11 +200,11 @@ def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
     return runners
 
 
-def _prepare(rows: list[Row], runners: Runners, result: Result) -> None:
-    """What is known of rows and machine before the clock runs: peaks first, then footprints and scores."""
+def _prepare(rows: list[Row], result: Result) -> None:
+    """The machine's peaks, and then the footprint of each row; one that kills its process is not loaded in this one."""
     plan, most = result.plan, len(os.sched_getaffinity(0))
     places = [row.place(plan.device) for row in rows]
-    with bar("preparing", 2 * len(rows) + 1) as advance:
+    with bar("preparing", len(rows) + 1) as advance:
         try:
             cores = [ceiling.cores(setting.threads, setting.streams, most) for setting in plan.settings]
             result.peaks = peaks.measure(cores, max(places))
@@ -210,10 +215,11 @@ def _prepare(rows: list[Row], runners: Runners, result: Result) -> None:
             try:
                 batch = max((setting.batch for setting in row.cells), default=row.artifact.receipt.signature.min_batch)
                 row.footprint = footprint.measure(row.artifact, row.place(plan.device), plan.threads[0], batch)
+            except footprint.Died as error:
+                for cell in row.cells.values():
+                    cell.failure = str(error)
             except PenstockError as error:
                 result.notes.append(f"no memory and load time of {row.name}: {error}")
-            advance()
-            _score(row, runners[row.name, plan.threads[0]][0], plan, result.notes)
             advance()
 
 

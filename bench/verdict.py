@@ -11,6 +11,8 @@ from penstock.timing import Cell
 
 # From the most precise to the least.
 _ORDER = options.EVERY_PRECISION
+# 0.99 - 0.98 is more than 0.01 in binary.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Candidate:
 
     def within(self, budget: float) -> bool:
         """Whether it may win; one of which nothing is known passed its gate, and may."""
-        return self.loss is None or self.loss <= budget
+        return self.loss is None or self.loss <= budget + _ROUNDING
 
     @property
     def rank(self) -> int:
