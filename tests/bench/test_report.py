@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from penstock import cli
 from penstock.bench import report
-from penstock.bench.measure import Plan, Result, measure
+from penstock.bench.measure import Plan, Result, Setting, measure
 from penstock.errors import PenstockError
+from penstock.timing import Cell
 
 
 @pytest.fixture(scope="session")
@@ -102,3 +108,69 @@ def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(result: R
     with pytest.raises(PenstockError, match=r"--json .*gone/bench\.json: cannot be written: No such file"):
         report.write_json(result, tmp_path / "gone" / "bench.json")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def bench(*words: str) -> Any:
+    return CliRunner().invoke(cli.app, ["bench", *words])
+
+
+@pytest.mark.parametrize(
+    ("interrupted", "failure", "code"),
+    [(False, None, 0), (False, "no memory", 3), (True, None, 130), (True, "no", 130)],
+)
+def test_the_exit_code_says_what_became_of_it(
+    result: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, interrupted: bool, failure: str | None, code: int
+) -> None:
+    cells = {**result.rows[0].cells, Setting(64): Cell(64, failure=failure)} if failure else result.rows[0].cells
+    made = replace(result, rows=[replace(result.rows[0], cells=cells)], interrupted=interrupted)
+    monkeypatch.setattr("penstock.bench.measure.measure", lambda *_: made)
+    done = bench("models", "--json", str(tmp_path / "bench.json"))
+    assert done.exit_code == code
+    assert json.loads((tmp_path / "bench.json").read_text())["interrupted"] is interrupted
+    assert ("failed: " in done.output) == (failure is not None)
+
+
+def test_a_real_interrupt_ends_it_soon_with_what_there_is(repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "bench", str(repository / "digits-onnx-fp32"), "--batch", "1"]
+    command += ["--seconds", "60", "--json", str(tmp_path / "bench.json")]
+    restored = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", restored, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        time.sleep(6)  # in the first round, of six seconds, or before it
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, err
+    assert "note: interrupted; the figures are of the rounds that were finished" in out
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["interrupted"] is True
+    assert all(0 < len(cell["rounds_s"]) < 10 for row in found["rows"] for cell in row["cells"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--threads", "0"], "--threads '0': must be a whole number"),
+        (["--threads", ","], "--threads ',': must name at least one"),
+        (["--streams", "1,two"], "--streams 'two': must be a whole number"),
+    ],
+)
+def test_an_option_that_means_nothing_is_named(words: list[str], said: str) -> None:
+    done = bench("models", *words)
+    assert isinstance(done.exception, PenstockError)
+    assert said in str(done.exception)
+
+
+def test_help_tells_the_exit_codes() -> None:
+    text = " ".join(bench("--help").output.split())
+    for part in ("Exit codes: 0 ", "; 2 ", "; 3 ", "; 130 ", "--budget", "--threads", "--streams"):
+        assert part in text
