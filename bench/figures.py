@@ -16,12 +16,14 @@ from penstock.bench.warnings import Warning
 from penstock.timing import Cell
 
 FORMAT = 1
+# What a ceiling may be passed by without a word: it is measured too.
+_CEILING = 1.05
 QS = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 def as_dict(result: Result) -> dict[str, Any]:
     """Everything measured, raw samples (seconds, by round) included; docs/bench.md says what each figure means."""
-    plan = result.plan
+    plan, rows = result.plan, [_row(row, result) for row in result.rows]
     return {
         "penstock_bench": FORMAT,
         "kind": "engines",
@@ -35,13 +37,13 @@ def as_dict(result: Result) -> dict[str, Any]:
             "energy": result.energy,
         },
         "notes": result.notes,
-        "warnings": [{"text": one.text, "remedy": one.remedy} for one in _warnings(result)],
+        "warnings": [{"text": one.text, "remedy": one.remedy} for one in _warnings(result, rows)],
         "interrupted": result.interrupted,
         "clock": {"unit": "s", "rounds_s": result.ticks},
         "reference": result.reference,
         "ceiling": _peaks(result),
         "verdict": _verdict(result),
-        "rows": [_row(row, result) for row in result.rows],
+        "rows": rows,
     }
 
 
@@ -230,8 +232,9 @@ def said(setting: Setting, result: Result) -> str:
     return ", ".join(words)
 
 
-def _warnings(result: Result) -> list[Warning]:
+def _warnings(result: Result, rows: list[dict[str, Any]]) -> list[Warning]:
     """Those of the machine, and of what was measured."""
+    shares = [(row["name"], cell["share_of_ceiling"] or 0.0) for row in rows for cell in row["cells"]]
     cells = [
         (f"{row.name} at {said(setting, result)}", setting, cell)
         for row in result.rows
@@ -241,6 +244,9 @@ def _warnings(result: Result) -> list[Warning]:
     found = [*result.warnings, *warnings.of_samples((name, cell.samples) for name, _, cell in cells)]
     if unsteady := [name for name, _, cell in cells if not cell.steady]:
         found.append(warnings.unsteady(unsteady))
+    highest = max(shares, key=lambda one: one[1], default=("", 0.0))
+    if highest[1] > _CEILING:
+        found.append(warnings.beyond(*highest))
     few = [cell for _, _, cell in cells if len(cell.samples) < needed(99.0)]
     if few:
         fewest = min(len(cell.samples) for cell in few)

@@ -27,7 +27,11 @@ from penstock.errors import PenstockError
 TIMEOUT_S = 600
 _RUNS = 5
 # What each runtime's import brings, which no model answers for.
-_LIBRARIES = {"onnxruntime": ("onnxruntime",), "torch": ("torch",), "tensorrt": ("tensorrt", "cuda.bindings.runtime")}
+_LIBRARIES = {
+    "onnxruntime": ("onnxruntime",),
+    "torch": ("torch",),
+    "tensorrt": ("tensorrt", "tensorrt_rtx", "cuda.bindings.runtime"),
+}
 
 
 class Died(PenstockError):

@@ -185,8 +185,8 @@ def _gpu_products(device: str) -> Iterator[tuple[str, float]]:
         return
     place, side = torch.device("cuda", cuda.number(device)), 4096
     for name, dtype in (("float32", "float32"), ("tf32", "float32"), ("float16", "float16"), ("int8", "int8")):
-        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         with suppress(Exception):  # a GPU that is too old for a kind has no figure of it
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             a, b = (torch.ones((side, side), dtype=getattr(torch, dtype), device=place) for _ in range(2))
             work = partial(torch._int_mm if dtype == "int8" else torch.matmul, a, b.t())
             yield name, 2.0 * side**3 / min(events.seconds(work) for _ in range(_TRIES))

@@ -126,6 +126,14 @@ def unsteady(names: Sequence[str]) -> Warning:
     )
 
 
+def beyond(name: str, share: float) -> Warning:
+    """A line that is faster than it could be."""
+    return Warning(
+        f"{name} reaches {share:.0%} of its ceiling: this machine was slower while its peaks were measured",
+        "measure again where nobody else is at work",
+    )
+
+
 def too_few(lines: int, of: int, fewest: int, seconds: float) -> Warning:
     """Lines that have no p99.
 

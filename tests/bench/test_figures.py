@@ -62,6 +62,13 @@ def test_a_share_of_the_ceiling_is_the_least_time_over_the_real_one(result: Resu
     assert int8["share_of_ceiling"] == pytest.approx(0.04)
 
 
+def test_a_line_beyond_its_ceiling_is_warned_of(result: Result) -> None:
+    assert not any("ceiling" in held["text"] for held in figures.as_dict(result)["warnings"])
+    result.rows[1].cells[ONE] = cell(3e-5)
+    texts = [held["text"] for held in figures.as_dict(result)["warnings"]]
+    assert any(text.startswith("digits-onnx-int8 reaches 133% of its ceiling") for text in texts)
+
+
 def test_operations_that_a_format_does_not_tell_are_those_of_the_same_checkpoint(result: Result) -> None:
     result.rows[1].footprint = Footprint(0.01, 0.001)
     assert figures.as_dict(result)["rows"][1]["multiply_adds_per_row"] == 1e6

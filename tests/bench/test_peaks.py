@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from penstock import cuda
 from penstock.bench import peaks
 from penstock.errors import PenstockError
 
@@ -32,3 +36,26 @@ def test_the_graph_written_here_is_onnx_s_own_encoding(kind: str, operator: str)
     (only,) = model.graph.node
     assert (only.op_type, list(only.input), list(only.output)) == (operator, ["a", "b"], ["c"])
     assert tuple(model.graph.initializer[0].dims) == (300, 300)
+
+
+def test_a_gpu_s_memory_is_what_a_copy_reads_and_writes_past_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def call(name: str, *arguments: Any) -> Any:
+        asked.append(name)
+        return SimpleNamespace(l2CacheSize=50 * 2**20) if name == "cudaGetDeviceProperties" else len(asked)
+
+    kinds = SimpleNamespace(cudaMemcpyKind=SimpleNamespace(cudaMemcpyDeviceToDevice=3))
+    monkeypatch.setattr(cuda, "call", call)
+    monkeypatch.setattr(cuda, "runtime", lambda: kinds)
+    monkeypatch.setattr(peaks.events, "seconds", lambda work: work() and 2**29 / 1e12)
+    assert dict(peaks._gpu_copies("cuda:0")) == {100 * 2**20: 2e12}
+    assert asked.count("cudaMalloc") == asked.count("cudaFree") == 2
+
+
+def test_a_gpu_that_fails_has_no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(name: str, *arguments: Any) -> Any:
+        raise cuda.CudaError(name)
+
+    monkeypatch.setattr(cuda, "call", call)
+    assert dict(peaks._gpu_copies("cuda:0")) == {}
