@@ -155,7 +155,7 @@ def compared(
 ) -> Found:
     """What is found of an engine of int8 beside that of fp16 in a folder; an error stands for what does not load."""
     monkeypatch.setattr(speed, "_SECONDS", 0.1)
-    monkeypatch.setattr(timing, "WARMUP_S", 0.0)
+    monkeypatch.setattr(timing, "WINDOW_S", 0.0)
 
     def opened(runner: Sleeper | PenstockError) -> Sleeper:
         if isinstance(runner, PenstockError):
