@@ -92,6 +92,14 @@ def _of_cores(cores: int) -> Peaks:
     return Peaks(done, read)
 
 
+def at_least(fewer: Peaks, more: Peaks) -> Peaks:
+    """The peaks of more cores, of which no figure is under that of fewer ones: such a one was disturbed."""
+    return Peaks(
+        {kind: max(rate, fewer.operations.get(kind, 0.0)) for kind, rate in more.operations.items()},
+        {size: max(rate, fewer.bytes.get(size, 0.0)) for size, rate in more.bytes.items()},
+    )
+
+
 def _best(threads: ThreadPoolExecutor, cores: int, make: Make) -> float:
     """The most that was done in a second, by all cores together."""
     made = [make() for _ in range(cores)]
@@ -207,7 +215,10 @@ def _gpu_copies(device: str) -> Iterator[tuple[int, float]]:
 
 def _main(counts: str, device: str) -> None:
     most = len(os.sched_getaffinity(0))
-    found = {str(cores): _of_cores(cores) for cores in sorted({min(int(part), most) for part in counts.split(",")})}
+    found: dict[str, Peaks] = {}
+    fewer = Peaks()
+    for cores in sorted({min(int(part), most) for part in counts.split(",")}):
+        found[str(cores)] = fewer = at_least(fewer, _of_cores(cores))
     if device.startswith("cuda"):
         found[f"cuda:{cuda.number(device)}"] = _of_gpu(device)
     print(json.dumps({name: asdict(peaks) for name, peaks in found.items()}))

@@ -116,7 +116,7 @@ def _speeds(figures: Figures) -> Table:
     names = ["batch", "threads", "streams", "median ms", "±", "p90", "p95", "p99", "n", "copies", "rows/s", "J/row"]
     names = [name for name in (*names, "ceiling") if optional.get(name, True)]
     table = _table("variant", names)
-    table.add_column(f"speed vs {figures['reference']}", justify="right")
+    table.add_column(f"speed vs {figures['reference']}", justify="right", overflow="fold")
     for row in figures["rows"]:
         for index, cell in enumerate(row["cells"]):
             texts = _texts(cell)
@@ -174,7 +174,7 @@ def _speed(ratio: Figures | None, reference: bool) -> str:
         return "-"
     if ratio["lo"] is None:
         return f"{ratio['value']:.2f}"
-    return f"{ratio['value']:.2f} ({ratio['lo']:.2f} to {ratio['hi']:.2f})"
+    return f"{ratio['value']:.2f} ({ratio['lo']:.2f}-{ratio['hi']:.2f})"
 
 
 def write_json(result: Result, path: Path) -> None:

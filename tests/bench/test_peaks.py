@@ -9,6 +9,7 @@ import pytest
 
 from penstock import cuda
 from penstock.bench import peaks
+from penstock.bench.peaks import Peaks
 from penstock.errors import PenstockError
 
 
@@ -20,6 +21,11 @@ def test_peaks_are_measured_by_the_number_of_cores() -> None:
     assert all(1e8 < rate < 1e14 for rate in found["1"].operations.values())
     assert all(1e7 < rate < 1e13 for rate in found["1"].bytes.values())
     assert found["1"].bytes_per_s(2**30) is not None
+
+
+def test_more_cores_do_no_less_than_fewer() -> None:
+    fewer, more = Peaks({"float32": 2.0}, {1: 5.0, 2: 4.0}), Peaks({"float32": 1.0, "int8": 3.0}, {1: 4.0, 2: 6.0})
+    assert peaks.at_least(fewer, more) == Peaks({"float32": 2.0, "int8": 3.0}, {1: 5.0, 2: 6.0})
 
 
 def test_a_process_that_says_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
