@@ -78,7 +78,7 @@ def load(
     if device.startswith("cuda"):
         if not torch.cuda.is_available():
             raise PenstockError(f"--device {device}: PyTorch {torch.__version__} finds no CUDA device here")
-        _forbid_tf32()
+        forbid_tf32()
     if path.suffix == ".pt2":
         program = programs.open_exported(path)
         if device != "cpu":
@@ -101,7 +101,7 @@ def load(
     return TorchRunner(module, signature, device, threads)
 
 
-def _forbid_tf32() -> None:
+def forbid_tf32() -> None:
     """fp32 means fp32, here as in the other runtimes; newer PyTorch has a setting of its own for convolutions."""
     if hasattr(torch.backends.cudnn, "conv"):
         torch.backends.cudnn.conv.fp32_precision = "ieee"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from penstock import artifact
+from penstock import artifact, origin
 from penstock.checkpoint import Override
 from penstock.errors import GateError, PenstockError
 from penstock.export import gate, pipeline, speed, verification
@@ -200,7 +200,7 @@ def test_arguments_that_the_user_gave_without_a_model_are_given_again() -> None:
         expected=1,
         options=("--model-args", "hidden_act='relu'"),
     )
-    assert verification._override(source, None, False).model_args == {"hidden_act": "relu"}
+    assert origin.override(source, None, False).model_args == {"hidden_act": "relu"}
 
 
 # --- What it was exported on -----------------------------------------------------------------------------------------

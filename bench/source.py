@@ -1,0 +1,146 @@
+"""The source itself as rows: what exports are faster than. PyTorch runs it eagerly; on a GPU, in fp16 and captured too.
+
+A row has the contract and the stored samples of an artifact that was made of the source, and no folder of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from penstock import origin
+from penstock.artifact import Artifact
+from penstock.errors import PenstockError, Say
+from penstock.receipt import FileDigest
+from penstock.runtimes.torch import TorchRunner, forbid_tf32
+
+# How the source is run, and in what precision, on a device of each kind.
+WAYS = {"cpu": (("eager", "fp32"),), "cuda": (("eager", "fp32"), ("eager", "fp16"), ("graph", "fp16"))}
+_WARM_UPS = 3
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class SourceRow(Artifact):
+    """One way of running a source, in the place of an artifact."""
+
+    module: torch.nn.Module = field(kw_only=True)
+    captured: bool = field(default=False, kw_only=True)
+
+    def check_digests(self) -> None:
+        """Nothing of it lies in a file that could change."""
+
+    def unavailable(self, device: str = "cpu") -> str | None:
+        """None: PyTorch has loaded it."""
+        return None
+
+    def load(self, *, device: str = "cpu", threads: int | None = None, callers: int | None = None) -> TorchRunner:
+        """A runner over a module of its own."""
+        if device != "cpu":
+            forbid_tf32()
+        module = copy.deepcopy(self.module).eval().to(device)
+        half = self.receipt.precision == "fp16"
+        function: Function = _Half(module) if half else module
+        return TorchRunner(_Graphs(function) if self.captured else function, self.receipt.signature, device, threads)
+
+
+def rows(donors: list[Artifact], path: Path, device: str, say: Say, **told: Any) -> list[SourceRow]:
+    """A row for each way of running a source on a device.
+
+    Args:
+        donors: artifacts; the first that was made of the source lends its contract and its samples.
+        path: the checkpoint.
+        device: `cpu` or `cuda:N`.
+        say: told what is found in it.
+        told: `model` and `allow_pickle`, as `origin.opened` takes them.
+
+    Raises:
+        PenstockError: it does not load, none of the artifacts is of it, or there is no such device.
+    """
+    if device != "cpu" and not torch.cuda.is_available():
+        raise PenstockError(f"--device {device}: PyTorch {torch.__version__} finds no CUDA device here")
+    donor = next((one for one in donors if one.receipt.precision == "fp32"), donors[0])
+    source = origin.opened(donor, path, say, option="--source", **told)
+    kin = [one for one in donors if one.receipt.source.sha256 == source.sha256]
+    if not kin:
+        made = ", ".join(sorted({one.receipt.source.checkpoint for one in donors}))
+        raise PenstockError(f"--source {path}: none of the artifacts was made of this file; they are of {made}")
+    donor = donor if donor in kin else kin[0]
+    module = source.adapted()
+    return [_row(donor, path, module, way, precision) for way, precision in WAYS[device.partition(":")[0]]]
+
+
+def _row(donor: Artifact, path: Path, module: torch.nn.Module, way: str, precision: str) -> SourceRow:
+    size = sum(tensor.nbytes for tensor in module.state_dict().values())
+    told = {
+        "name": f"torch-{way}-{precision}",
+        "version": 1,
+        "format": "torch",
+        "precision": precision,
+        "runtime": "torch",
+        "model_file": path.name,
+        "files": {path.name: FileDigest(sha256=donor.receipt.source.sha256, bytes=size)},
+        "verification": donor.receipt.verification.model_copy(update={"distances": ()}),
+        "build": {},
+    }
+    return SourceRow(
+        donor.folder, donor.receipt.model_copy(update=told), module=module, captured=way == "graph"
+    )
+
+
+class _Half:
+    """A module in float16, channels last, between float32 tensors."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module.half().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        answer = self._module(*map(_narrowed, inputs))
+        return tuple(map(_widened, answer)) if isinstance(answer, tuple | list) else _widened(answer)
+
+
+def _narrowed(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype != torch.float32:
+        return tensor
+    images = tensor.ndim == 4
+    return tensor.to(torch.float16, memory_format=torch.channels_last if images else torch.contiguous_format)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
+
+
+class _Graphs:
+    """A function on a GPU, captured once for each set of shapes, and replayed (PyTorch's manual, CUDA Graphs)."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._held: dict[Any, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...], Any]] = {}
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        form = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
+        if form not in self._held:
+            self._held[form] = self._captured(inputs)
+        graph, places, answer = self._held[form]
+        for place, tensor in zip(places, inputs, strict=True):
+            place.copy_(tensor)
+        graph.replay()
+        return answer
+
+    def _captured(self, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...], Any]:
+        places = tuple(tensor.clone() for tensor in inputs)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                self._function(*places)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            answer = self._function(*places)
+        return graph, places, answer
