@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -70,6 +71,11 @@ class Row:
         return self.artifact.receipt.name
 
     @property
+    def in_memory(self) -> bool:
+        """Whether it is a source that PyTorch runs as it is, not an export in a folder."""
+        return self.artifact.receipt.format == "torch"
+
+    @property
     def model_bytes(self) -> int:
         receipt = self.artifact.receipt
         return receipt.files[receipt.model_file].bytes
@@ -111,18 +117,23 @@ class Result:
 Runners = dict[tuple[str, int | None], list[Runner]]
 
 
-def measure(paths: list[Path], plan: Plan, reference: str | None = None) -> Result:
+Sources = Callable[[list[Artifact]], Sequence[Artifact]]
+
+
+def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources: Sources = lambda _: ()) -> Result:
     """Measure the artifacts under `paths`. An interrupt ends it early, and what is there by then is the result.
 
     Args:
         paths: artifact folders or repositories.
         plan: settings, time and data.
         reference: the name of the row that ratios refer to; None takes the first fp32 one, else the first.
+        sources: gives rows of the artifacts' source, which go first.
 
     Raises:
         PenstockError: a path holds no artifact, no such reference, or none of them runs here.
     """
     rows = [_row(path, plan.device) for path in artifact.find(paths)]
+    rows = [*map(Row, sources([row.artifact for row in rows])), *rows]
     able = [row for row in rows if row.unavailable is None]
     if not able:
         raise PenstockError(
@@ -196,7 +207,8 @@ def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
             while not held or sum(runner.callers for runner in held) < most:
                 loaded = row.artifact.load(device=plan.device, threads=threads, **lanes)
                 held.append(stack.enter_context(loaded))
-            replay.replay(row.artifact, held[0])  # the speed of wrong answers is of no use
+            if not row.in_memory:
+                replay.replay(row.artifact, held[0])  # the speed of wrong answers is of no use
     return runners
 
 
@@ -211,7 +223,7 @@ def _prepare(rows: list[Row], result: Result) -> None:
         except PenstockError as error:
             result.notes.append(f"no ceilings: {error}")
         advance()
-        for row in rows:
+        for row in [row for row in rows if not row.in_memory]:
             try:
                 batch = max((setting.batch for setting in row.cells), default=row.artifact.receipt.signature.min_batch)
                 row.footprint = footprint.measure(row.artifact, row.place(plan.device), plan.threads[0], batch)

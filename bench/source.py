@@ -1,4 +1,6 @@
-"""The source itself as rows: what exports are faster than. PyTorch runs it eagerly; on a GPU, in fp16 and captured too.
+"""The source itself as rows: what exports are faster than.
+
+PyTorch runs it eagerly; on a GPU in tf32, which convolutions are by default, in fp16, and in fp16 captured.
 
 A row has the contract and the stored samples of an artifact that was made of the source, and no folder of its own.
 """
@@ -17,10 +19,10 @@ from penstock import origin
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, Say
 from penstock.receipt import FileDigest
-from penstock.runtimes.torch import TorchRunner, forbid_tf32
+from penstock.runtimes.torch import TorchRunner, allow_tf32, forbid_tf32
 
 # How the source is run, and in what precision, on a device of each kind.
-WAYS = {"cpu": (("eager", "fp32"),), "cuda": (("eager", "fp32"), ("eager", "fp16"), ("graph", "fp16"))}
+WAYS = {"cpu": (("eager", "fp32"),), "cuda": (("eager", "tf32"), ("eager", "fp16"), ("graph", "fp16"))}
 _WARM_UPS = 3
 Function = Callable[..., Any]
 
@@ -44,8 +46,9 @@ class SourceRow(Artifact):
         if device != "cpu":
             forbid_tf32()
         module = copy.deepcopy(self.module).eval().to(device)
-        half = self.receipt.precision == "fp16"
-        function: Function = _Half(module) if half else module
+        narrowed: dict[str, Callable[[torch.nn.Module], Function]] = {"fp16": _Half, "tf32": _Tf32}
+        narrow = narrowed.get(self.receipt.precision)
+        function: Function = module if narrow is None else narrow(module)
         return TorchRunner(_Graphs(function) if self.captured else function, self.receipt.signature, device, threads)
 
 
@@ -88,9 +91,21 @@ def _row(donor: Artifact, path: Path, module: torch.nn.Module, way: str, precisi
         "verification": donor.receipt.verification.model_copy(update={"distances": ()}),
         "build": {},
     }
-    return SourceRow(
-        donor.folder, donor.receipt.model_copy(update=told), module=module, captured=way == "graph"
-    )
+    return SourceRow(donor.folder, donor.receipt.model_copy(update=told), module=module, captured=way == "graph")
+
+
+class _Tf32:
+    """A module whose float32 is TF32 on a GPU, while it runs and no longer."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        allow_tf32()
+        try:
+            return self._module(*inputs)
+        finally:
+            forbid_tf32()
 
 
 class _Half:

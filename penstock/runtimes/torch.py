@@ -102,13 +102,22 @@ def load(
 
 
 def forbid_tf32() -> None:
-    """fp32 means fp32, here as in the other runtimes; newer PyTorch has a setting of its own for convolutions."""
-    if hasattr(torch.backends.cudnn, "conv"):
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
-        torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
+    """fp32 means fp32, here as in the other runtimes."""
+    _set_float32("ieee")
+
+
+def allow_tf32() -> None:
+    """fp32 is rounded to TF32's 10 bits of mantissa on its way into convolutions and products of matrices."""
+    _set_float32("tf32")
+
+
+def _set_float32(precision: str) -> None:
+    if hasattr(torch.backends.cudnn, "conv"):  # newer PyTorch has a setting of its own for convolutions
+        torch.backends.cudnn.conv.fp32_precision = precision
+        torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.fp32_precision = precision
     else:
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def _free_layouts(program: Any) -> None:

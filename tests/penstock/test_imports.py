@@ -35,6 +35,7 @@ AT_MODULE_LEVEL = {
         "penstock.runtimes.torch",
         "penstock.state",
         "penstock.weights",
+        "penstock.bench.source",
         "penstock.train.",
         "penstock.export.",
     ),
