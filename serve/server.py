@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 import signal
@@ -112,6 +113,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         routes = f"POST /predict/{next(iter(repository.models), 'NAME')}, GET /docs, GET /metrics"
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
+        # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
+        gc.collect()
+        gc.freeze()
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
