@@ -110,7 +110,7 @@ def _columns(model: Model) -> rows.Columns:
     return held
 
 
-def json_inputs(model: Model, body: bytes, bounds: Bounds = Bounds()) -> Inputs:
+def json_inputs(model: Model, body: bytes | memoryview, bounds: Bounds = Bounds()) -> Inputs:
     """Inputs from a JSON object that holds one of `FORMS`.
 
     `inputs` are tensors, `{name: rows, …}`, or bare rows for a model with one input. The others are what their names
