@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import compression, predict, protocol, reader
+from penstock.serve import compression, fields, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.predict import Bounds, Inputs, Picture
@@ -127,7 +127,7 @@ async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
 def _binary(data: bytes | memoryview, header_length: str, model: Model) -> Inputs:
     """Tensors as the Open Inference Protocol has them; what it lets a client ask for beside has its own route."""
     call = protocol.decode(data, header_length, model.signature)
-    content = protocol.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
+    content = fields.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
     for field in content:
         plain = field == "parameters" and not content[field].keys() - {"binary_data_output"}  # Accept says it here
         if field not in ("inputs", "id") and not plain:

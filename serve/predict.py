@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from penstock.preprocess import MAX_PIXELS, BadImage, decode_image
 from penstock.serve import rows
 from penstock.serve.errors import RequestError
+from penstock.serve.fields import parse_json
 from penstock.serve.model import Model
-from penstock.serve.protocol import parse_json
 from penstock.serve.tensors import from_json
 from penstock.signature import Tensor
 
