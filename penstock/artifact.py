@@ -234,7 +234,10 @@ def find(paths: list[Path], *, none_yet: bool = False) -> list[Path]:
 
 
 def _is_model(path: Path) -> bool:
-    return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
+    try:
+        return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
+    except FileNotFoundError:  # it was taken away between two of these questions
+        return False
 
 
 def write_golden(folder: Path, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import urllib.error
 import urllib.request
 
-from penstock.client.access import Access, explained
+from penstock.client import hints
+from penstock.client.access import Access
 
 _NOBODY = Access()
 
@@ -25,14 +25,15 @@ def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, s
         with urllib.request.urlopen(request, timeout=timeout_s, context=context):  # noqa: S310
             return True, f"{url}: ready"
     except urllib.error.HTTPError as error:
-        return False, f"{url}: not ready: {_reason(error)}"
+        body = error.read(65_536)
+        return False, f"{url}: not ready: {_reason(error.code, body)}{hints.refusal(url, error.code, body, access)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "reason", error)
-        return False, f"{url}: no answer: {explained(why) if isinstance(why, ssl.SSLError) else why}"
+        return False, f"{url}: no answer: {hints.wrong_scheme(url, why) or hints.explained(why)}"
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _reason(status: int, body: bytes) -> str:
     try:
-        return str(json.loads(error.read(65_536))["error"])
+        return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return f"status {error.code}"
+        return f"status {status}"

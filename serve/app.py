@@ -91,11 +91,14 @@ def create_app(
     return Wire(app, Infer(repository, watch, regions, tracer, bounds.max_body_bytes))
 
 
-def _reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _reply(
+    content: Any, status: int = 200, headers: dict[str, str] | None = None, *, indented: bool = False
+) -> Response:
+    option = orjson.OPT_INDENT_2 if indented else None
     try:
-        text = orjson.dumps(content)
+        text = orjson.dumps(content, option=option)
     except TypeError:  # a name or a reason quotes what is no text
-        text = orjson.dumps(_written(content))
+        text = orjson.dumps(_written(content), option=option)
     return Response(text, status, headers, media_type="application/json")
 
 

@@ -14,10 +14,11 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import compression, predict, protocol, reader
+from penstock.serve import compression, fields, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.predict import Bounds, Inputs, Picture
+from penstock.serve.rooms import gathered
 from penstock.serve.times import Times
 from penstock.signature import Signature, served
 
@@ -38,7 +39,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
             request.state.pictures = await _uploaded(request, bounds)
         reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds.max_pixels)
         return await _decoded(times, reading)
-    data, coding = await request.body(), request.headers.get("content-encoding", "identity")
+    data, coding = await _body(request, bounds), request.headers.get("content-encoding", "identity")
     if coding != "identity":
         data = await asyncio.to_thread(compression.inflate, data, coding, bounds.max_body_bytes)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
@@ -49,26 +50,34 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
         if header_length is not None:
             return _binary(data, header_length, model)
         if kind == "text/csv":
-            return predict.csv_inputs(model, data)
+            return predict.csv_inputs(model, bytes(data))
         if _is_json(data, kind):
             return predict.json_inputs(model, data, bounds)
-        return predict.image_inputs(model, [Picture(data)], bounds.max_pixels)
+        return predict.image_inputs(model, [Picture(bytes(data))], bounds.max_pixels)
 
     return await _decoded(times, asyncio.to_thread(decode))
 
 
-def _is_json(data: bytes, kind: str) -> bool:
-    return kind == "application/json" or (not kind.startswith("image/") and data[:64].lstrip()[:1] == b"{")
+async def _body(request: Request, bounds: Bounds) -> bytes | memoryview:
+    """A request's body, which is received once."""
+    if not hasattr(request.state, "body"):
+        request.state.body = await gathered(request.stream(), bounds.max_body_bytes)
+    body: bytes | memoryview = request.state.body
+    return body
 
 
-def _of_long_json(data: bytes, header_length: str | None, kind: str) -> bool:
+def _is_json(data: bytes | memoryview, kind: str) -> bool:
+    return kind == "application/json" or (not kind.startswith("image/") and bytes(data[:64]).lstrip()[:1] == b"{")
+
+
+def _of_long_json(data: bytes | memoryview, header_length: str | None, kind: str) -> bool:
     """Whether a body has so many numbers that they are read in another process; images in base64 are long, but few."""
     if header_length is not None:
         return (protocol.json_length(header_length, len(data)) or 0) > reader.LONG
-    return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in data[:256]
+    return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in bytes(data[:256])
 
 
-async def _read_elsewhere(data: bytes, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
+async def _read_elsewhere(data: bytes | memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
     preprocess = model.receipt.preprocess if model.receipt else None
     told = {
         "header_length": header_length,
@@ -103,9 +112,8 @@ def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
     most_rows = SimpleNamespace(max_queue_rows=told["most_rows"])
     model: Any = _Told(told["name"], served(told["signature"]), receipt, most_rows)
     if told["header_length"] is not None:
-        return _binary(bytes(data), told["header_length"], model)
-    body: Any = data
-    return predict.json_inputs(model, body, Bounds(**told["bounds"]))
+        return _binary(data, told["header_length"], model)
+    return predict.json_inputs(model, data, Bounds(**told["bounds"]))
 
 
 async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
@@ -116,10 +124,10 @@ async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
     return inputs
 
 
-def _binary(data: bytes, header_length: str, model: Model) -> Inputs:
+def _binary(data: bytes | memoryview, header_length: str, model: Model) -> Inputs:
     """Tensors as the Open Inference Protocol has them; what it lets a client ask for beside has its own route."""
     call = protocol.decode(data, header_length, model.signature)
-    content = protocol.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
+    content = fields.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
     for field in content:
         plain = field == "parameters" and not content[field].keys() - {"binary_data_output"}  # Accept says it here
         if field not in ("inputs", "id") and not plain:

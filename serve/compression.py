@@ -9,6 +9,7 @@ from typing import TypeVar
 from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
+from penstock.serve.rooms import Room
 
 Body = TypeVar("Body", bound=Buffer)
 _WINDOW = {"gzip": 31, "deflate": 15}
@@ -18,7 +19,7 @@ _PIECE, _STEP = 65_536, 2**20
 _LEVEL = 1
 
 
-def inflate(body: Body, coding: str, most: int) -> Body | bytes:
+def inflate(body: Body, coding: str, most: int) -> Body | memoryview:
     """The body as it was before its Content-Encoding.
 
     Raises:
@@ -30,21 +31,20 @@ def inflate(body: Body, coding: str, most: int) -> Body | bytes:
     if coding not in _WINDOW:
         raise RequestError(f"Content-Encoding is {coding[:40]!r}; it must be gzip, deflate or identity", 415)
     stream = zlib.decompressobj(_WINDOW[coding])
-    found, length, view = [], 0, memoryview(body)
+    found, view = Room(most), memoryview(body)
     try:
         for start in range(0, len(view), _PIECE):
             for part in _parts(stream, view[start : start + _PIECE]):
-                length += len(part)
-                if length > most:
+                if found.filled + len(part) > most:
                     raise RequestError(f"the body inflates to over the limit of {most} bytes (--max-body-mb)", 413)
-                found.append(part)
+                found.add(part)
             if stream.eof and start + _PIECE < len(view):
                 raise RequestError(f"the body is {coding} that goes on behind its end")
     except zlib.error as error:
         raise RequestError(f"the body is not {coding}, as Content-Encoding says: {error}") from None
     if not stream.eof or stream.unused_data:
         raise RequestError(f"the body is {coding} that {'goes on behind its end' if stream.eof else 'is cut short'}")
-    return b"".join(found)
+    return found.content()
 
 
 def _parts(stream: zlib._Decompress, piece: Buffer) -> Iterator[bytes]:

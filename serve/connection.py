@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from typing_extensions import Buffer
 
 from penstock.serve import records
@@ -23,6 +22,7 @@ from penstock.serve.gate import Gate
 from penstock.serve.heads import Head, answer_lines, read_head, without_upgrade
 from penstock.serve.leaving import LOOK_S, QUIET_S, leave, unread
 from penstock.serve.rights import INFER
+from penstock.serve.rooms import Room, room
 from penstock.serve.wire import Infer, refused
 
 _PREFIX = b"POST /v2/models/"
@@ -30,10 +30,8 @@ _NEEDED = (INFER,)
 _END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})")
 _IN_CHUNKS = re.compile(rb"(?i)\r\ntransfer-encoding:")
-_ALIGNED = 64
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
-_FIRST_ROOM = 2**20
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Any = None
         self._waiting = b""
         self._head: Head | None = None
-        self._body = memoryview(b"")
-        self._filled = self._unsent = 0
+        self._room: Room | None = None
+        self._unsent = 0
         self._task: asyncio.Task[None] | None = None
         self._clogged = self._paused = self._handed = self._left = False
         self._timer: asyncio.TimerHandle | None = None
@@ -122,13 +120,14 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._body[self._filled :] if self._receiving else self._server.scratch
+        return self._server.scratch if self._room is None else self._room.free()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._receiving:
-            self._filled += nbytes
-            if self._filled == len(self._body):
-                self._grow()
+        if self._room is not None:
+            self._room.took(nbytes)
+            if self._room.whole:
+                body, self._room = self._room.content(), None
+                self._start(body)
             return
         if not self._waiting:
             self._since = self._loop.time()
@@ -177,11 +176,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the server ends, and answers ask their clients to leave."""
         return self._server.leaving
 
-    @property
-    def _receiving(self) -> bool:
-        """Whether a head is there and its body is not yet."""
-        return self._head is not None and self._task is None
-
     def _next(self) -> None:
         """Begin the next request, if what has been received so far holds one."""
         busy = self._task is not None or self._head is not None or self._clogged
@@ -202,26 +196,21 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting = without_upgrade(self._waiting[:end]) + self._waiting[end:]
             self._hand_over()
             return
-        here = min(head.length, len(self._waiting) - end)
-        self._head, self._body = head, _room(min(head.length, max(_FIRST_ROOM, here)), head.json_length)
-        self._body[:here] = self._waiting[end : end + here]
-        self._filled, self._waiting = here, self._waiting[end + here :]
-        if here == len(self._body):
-            self._grow()
+        self._head, here = head, len(self._waiting) - end
+        if here >= head.length:
+            body = room(head.length, head.json_length)
+            end += head.length
+            body[:] = self._waiting[end - head.length : end]
+            self._waiting = self._waiting[end:]
+            self._start(body)
+        else:
+            self._room = Room(head.length, head.json_length)
+            self._room.add(self._waiting[end:])
+            self._waiting = b""
 
-    def _grow(self) -> None:
-        """Begin with a body that is whole, or make room for more: a head alone takes no memory for all that it says."""
+    def _start(self, body: memoryview) -> None:
         assert self._head is not None
-        if self._filled == self._head.length:
-            self._start()
-            return
-        received, self._body = self._body, _room(min(self._head.length, 2 * self._filled), self._head.json_length)
-        self._body[: self._filled] = received
-
-    def _start(self) -> None:
-        assert self._head is not None
-        head, body, self._body = self._head, self._body, memoryview(b"")
-        self._task = self._loop.create_task(self._respond(head, body))
+        self._task = self._loop.create_task(self._respond(self._head, body))
         self._state.tasks.add(self._task)
         # Not by the task itself: one that is cancelled before it begins does nothing.
         self._task.add_done_callback(self._state.tasks.discard)
@@ -317,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
                     return
         elif self._task is None:
             self._note_progress(now)
-            on_its_way = not self._clogged and (self._receiving or bool(self._waiting))
+            on_its_way = not self._clogged and (self._room is not None or bool(self._waiting))
             left = min(left, self._since + (limits.receive_s if on_its_way else limits.idle_s) - now)
             if left <= 0:
                 if on_its_way:
@@ -346,13 +335,6 @@ def begun(received: bytes) -> int:
         said = _LENGTH.search(head)
         start = end + len(_END) + (0 if said is None else int(said[1]))
     return found
-
-
-def _room(length: int, json_length: int) -> memoryview:
-    """Memory for a body, in which what follows the JSON lies as arrays should."""
-    held = np.empty(length + _ALIGNED, np.uint8)
-    start = -(held.__array_interface__["data"][0] + json_length) % _ALIGNED
-    return held.data[start : start + length]
 
 
 def _size(part: Buffer) -> int:

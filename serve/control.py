@@ -11,10 +11,11 @@ from fastapi import FastAPI, Request, Response
 
 import penstock
 from penstock import tritonconfig
-from penstock.serve import protocol, replies
+from penstock.serve import fields, replies
 from penstock.serve.errors import RequestError
+from penstock.serve.loading import ENDING
 from penstock.serve.model import Model
-from penstock.serve.repository import ENDING, Repository
+from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 
@@ -167,7 +168,7 @@ def _add_repository(app: FastAPI, repository: Repository, reply: Reply) -> None:
 
     @app.get("/debug/shadow", tags=["repository"])
     async def shadows() -> Response:
-        return reply(repository.shadows.as_dict() if repository.shadows else {"shadows": []})
+        return reply(repository.shadows.as_dict() if repository.shadows else {"shadows": []}, indented=True)
 
     @app.get("/v2/routes", tags=["repository"])
     async def routes() -> Response:
@@ -286,7 +287,7 @@ async def _object(request: Request) -> dict[str, Any]:
     body = await request.body()
     if len(body) > _MOST_ASKED:  # read on the event loop, where nobody else is served meanwhile
         raise RequestError(f"the body has {len(body)} bytes; {_MOST_ASKED} are the most that is taken here", 413)
-    content = protocol.parse_json(body) if body.strip() else {}
+    content = fields.parse_json(body) if body.strip() else {}
     if not isinstance(content, dict) or not isinstance(content.get("parameters", {}), dict):
         raise RequestError("the body must be a JSON object, and its parameters another")
     return content

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
@@ -13,6 +14,7 @@ from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 
 log = logging.getLogger(__name__)
+_MOST_NAMES = 10
 
 
 class RequestError(PenstockError):
@@ -21,6 +23,16 @@ class RequestError(PenstockError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+def nearest_first(name: str, names: Iterable[str]) -> str:
+    """What could have been meant by a name that there is not: `the models are b, a`, the most alike first."""
+    # By pairs of letters that both have in order: digits-int8 is nearer to digits-onnx-int8 than to digits-onnx-fp32.
+    listed = sorted(sorted(names), key=lambda other: -difflib.SequenceMatcher(None, name[:128], other).ratio())
+    if not listed:
+        return "there are none yet"
+    more = f" and {len(listed) - _MOST_NAMES} more" if len(listed) > _MOST_NAMES else ""
+    return f"the models are {', '.join(listed[:_MOST_NAMES])}{more}"
 
 
 _STATUS: dict[type[PenstockError], int] = {

@@ -55,6 +55,14 @@ class Key:
         """The burst that is meant: a second's requests where none is said."""
         return self.burst if self.burst is not None else max(1.0, self.rate or 1.0)
 
+    @property
+    def valid(self) -> str:
+        """Until when, as a user says it: a day, to whose end in UTC the key is taken, or a time; "" for always."""
+        if self.expires is None:
+            return ""
+        last = self.expires.astimezone(timezone.utc) - timedelta(days=1)
+        return f"through {last:%Y-%m-%d} (UTC)" if last.time() == time() else f"until {self.expires.isoformat(' ')}"
+
 
 def digest(key: bytes) -> str:
     """What is kept of a key."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import Buffer
 
-from penstock.serve import protocol
+from penstock.serve import fields, protocol
 from penstock.serve.protocol import InferRequest
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tensors import from_bytes
@@ -49,7 +49,7 @@ class Layouts:
 
     def _remember(self, text: bytes, request: InferRequest) -> None:
         """Keep a request that was found right, if its JSON says all of it but the tensors' bytes."""
-        entries = protocol.parse_json(text, constants=True)["inputs"]
+        entries = fields.parse_json(text, constants=True)["inputs"]
         sizes = [entry.get("parameters", {}).get("binary_data_size") for entry in entries]
         if None in sizes or any(wanted.part is not None for wanted in request.outputs.values()):
             return

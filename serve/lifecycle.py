@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.serve import declared, memory
+from penstock.serve.errors import nearest_first
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits
+from penstock.serve.model import Limits, load
 from penstock.serve.polling import Poll
-from penstock.serve.repository import MODES, Repository, open_repository
+from penstock.serve.repository import MODES, Repository
 from penstock.serve.routes import Weights
 from penstock.serve.shadow import Shadows
 
+log = logging.getLogger(__name__)
 POLL_S = 15.0
 # Starts something in the server's event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
@@ -59,14 +63,46 @@ def open_with(
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only)
     may_come = lifecycle.mode == "poll"
-    repository.routes.change(lifecycle.routes, repository.knows, repository.models, may_come=may_come)
+    known, routes = repository.names, repository.routes
+    routes.change(lifecycle.routes, known, repository.models, called="--route", may_come=may_come)
+    for target in sorted(routes.targets - known):
+        log.warning("--route leads to %r, which is still to come: %s", target, nearest_first(target, known))
     if lifecycle.shadows:
         repository.shadows = Shadows(repository.models, lifecycle.shadows)
-        repository.shadows.check(repository.knows, repository.routes, may_come=may_come)
+        repository.shadows.check(known, routes, may_come=may_come)
         beside.append(repository.shadows.start)
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))
     return repository, beside
+
+
+def open_repository(
+    paths: list[Path], limits: Limits, metrics: Metrics, mode: str = "explicit", only: Collection[str] = ()
+) -> Repository:
+    """Load every model under `paths`, or `only` those. One that fails is listed with its reason; the others serve.
+
+    Raises:
+        PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
+    """
+    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics), mode=mode)
+    named = declared.by_name(paths, none_yet=mode == "poll")
+    for name in only:
+        if name not in named:
+            raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
+    for name, path in named.items():
+        if only and name not in only:
+            repository.unloaded.add(name)
+            continue
+        try:
+            repository.models[name] = declared.opened(lambda path: load(path, limits, metrics), path, name)
+        except PenstockError as error:
+            repository.note_failure(name, error)
+        except Exception as error:  # one model must not keep the others from serving
+            log.exception("%s cannot be loaded", path)
+            repository.note_failure(name, PenstockError(f"{type(error).__name__}: {error}"))
+        metrics.ready(name, is_ready=name in repository.models)
+    memory.give_back()
+    return repository
 
 
 def together(besides: list[Beside]) -> Beside:

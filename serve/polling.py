@@ -3,6 +3,9 @@
 A model is loaded anew when what lies under its name has changed: a new version folder, an artifact's files, a bare
 .onnx file. Artifacts come by one rename and are taken as soon as they are seen whole; whatever is copied there file by
 file is taken once two looks saw it alike. What failed to load is not tried again until it changes.
+
+Folders change while they are looked at. What is seen half gone is looked at again, and is an error only if the next
+look finds it so too.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +37,32 @@ class Seen:
     stamp: Stamp
 
 
-def look(paths: Iterable[Path]) -> tuple[dict[str, Seen], list[Path]]:
-    """What models lie under `paths`, by name, the first of each; and which of the paths are not there at all."""
-    found: dict[str, Seen] = {}
-    missing = []
+@dataclass
+class Sight:
+    """What one look saw: models by name, the paths that are not there at all, and by name why a model is not clear."""
+
+    found: dict[str, Seen] = field(default_factory=dict)
+    missing: list[Path] = field(default_factory=list)
+    unclear: dict[str, str] = field(default_factory=dict)
+
+
+def look(paths: Iterable[Path]) -> Sight:
+    """What models lie under `paths`, the first of each name."""
+    sight = Sight()
     for path in paths:
-        if not path.exists():
-            missing.append(path)
+        try:
+            models = list(declared.found([path], none_yet=True))
+        except (PenstockError, FileNotFoundError):
+            sight.missing.append(path)
             continue
-        for model in declared.found([path], none_yet=True):
-            with suppress(OSError):  # it went away meanwhile
-                found.setdefault(declared.name_of(model), Seen(model, _stamp(model)))
-    return found, missing
+        for model in models:
+            name = declared.name_of(model)
+            try:
+                sight.found.setdefault(name, Seen(model, _stamp(model)))
+            except OSError as error:
+                if model.exists():  # else it went away meanwhile
+                    sight.unclear[name] = str(error)
+    return sight
 
 
 def _stamp(path: Path) -> Stamp:
@@ -91,9 +109,11 @@ class Poll:
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
-        self._tried = look(paths)[0]
+        self._tried = look(paths).found
         self._last = dict(self._tried)
-        self._missing: list[Path] = []
+        # What is amiss, and for how many looks it has been; models whose last load failed while their files changed.
+        self._amiss: dict[str, int] = {}
+        self._excused: set[str] = set()
 
     async def start(self, repository: Repository, every_s: float) -> Callable[[float], Awaitable[None]]:
         """Look every so many seconds from now on; what stops it, as the application wants it."""
@@ -107,31 +127,65 @@ class Poll:
         return stop
 
     async def _run(self, repository: Repository, every_s: float) -> None:
+        in_vain = 0
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.once(repository)
             except Exception:  # a folder that cannot be read today may be tomorrow
-                log.exception("the repository could not be looked at")
+                in_vain += 1
+                if in_vain == 2:
+                    log.exception("the repository could not be looked at")
+            else:
+                in_vain = 0
 
     async def once(self, repository: Repository) -> None:
         """Look, and load, exchange and take out what has changed."""
-        now, missing = await asyncio.to_thread(look, self._paths)
-        for path in missing:
-            if path not in self._missing:
-                log.error("%s is not there any more; models that were loaded from within it go on", path)
-        self._missing = missing
-        for name in [name for name, seen in self._tried.items() if name not in now and not _hidden(seen.path, missing)]:
+        sight = await asyncio.to_thread(look, self._paths)
+        self._tell(sight)
+        for name in self._gone(sight):
             del self._tried[name]
+            self._excused.discard(name)
             if repository.knows(name):
                 await repository.remove(name)
-        for name, seen in now.items():
+        for name, seen in sight.found.items():
             tried = self._tried.get(name)
             if (tried is None or tried.stamp != seen.stamp) and await self._still(name, seen):
                 self._tried[name] = seen
                 with suppress(RequestError):  # which the repository keeps, and has logged
-                    await repository.renew(name, seen.path)
-        self._last = now
+                    await repository.renew(name, seen.path, partial(self._excuses, name, seen))
+                    self._excused.discard(name)
+        self._last = sight.found
+
+    def _tell(self, sight: Sight) -> None:
+        """Log what has been amiss for two looks now."""
+        amiss = [
+            f"{path} is not there any more; models that were loaded from within it go on" for path in sight.missing
+        ]
+        amiss += [
+            f"model {name!r} cannot be looked at; it stays as it is: {why}" for name, why in sight.unclear.items()
+        ]
+        self._amiss = {fault: self._amiss.get(fault, 0) + 1 for fault in amiss}
+        for fault, looks in self._amiss.items():
+            if looks == 2:
+                log.error(fault)
+
+    def _gone(self, sight: Sight) -> list[str]:
+        """The models that were there, and are no longer."""
+        there = {*sight.found, *sight.unclear}
+        return [
+            name for name, seen in self._tried.items() if name not in there and not _hidden(seen.path, sight.missing)
+        ]
+
+    def _excuses(self, name: str, seen: Seen) -> bool:
+        """Whether a load that failed tells nothing of a model, since its files changed meanwhile; once in a row."""
+        try:
+            changed = _stamp(seen.path) != seen.stamp
+        except OSError:
+            changed = True
+        excused = changed and name not in self._excused
+        (self._excused.add if excused else self._excused.discard)(name)
+        return excused
 
     async def _still(self, name: str, seen: Seen) -> bool:
         """Whether nothing more is to be expected: it is whole, or was the same at the last look."""

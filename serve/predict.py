@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from penstock.preprocess import MAX_PIXELS, BadImage, decode_image
 from penstock.serve import rows
 from penstock.serve.errors import RequestError
+from penstock.serve.fields import parse_json
 from penstock.serve.model import Model
-from penstock.serve.protocol import parse_json
 from penstock.serve.tensors import from_json
 from penstock.signature import Tensor
 
@@ -110,7 +110,7 @@ def _columns(model: Model) -> rows.Columns:
     return held
 
 
-def json_inputs(model: Model, body: bytes, bounds: Bounds = Bounds()) -> Inputs:
+def json_inputs(model: Model, body: bytes | memoryview, bounds: Bounds = Bounds()) -> Inputs:
     """Inputs from a JSON object that holds one of `FORMS`.
 
     `inputs` are tensors, `{name: rows, …}`, or bare rows for a model with one input. The others are what their names

@@ -45,9 +45,10 @@ class Record(Times):
     """One request, from its first moment here to its end.
 
     `model` is the one that answers, or that was asked for where none does; `route` the name that was asked for, if that
-    is a route's. `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer`
-    is the client's address, or gives it if it is asked, also when the client is gone. `code` is gRPC's number for the
-    end, beside HTTP's in `status`.
+    is a route's. `sent_id` is whether the client sent an id: where it could not be taken, `id` has another.
+    `headers` are the client's, by names in lower case: they are looked into, and written nowhere. `peer` is the
+    client's address, or gives it if it is asked, also when the client is gone. `code` is gRPC's number for the end,
+    beside HTTP's in `status`.
     """
 
     road: Road = INFER
@@ -66,8 +67,10 @@ class Record(Times):
 
     def __post_init__(self) -> None:
         sent = None if self.headers is None else self.headers.get(_ID)
-        if sent is not None and _PLAIN.fullmatch(text := sent.decode("latin-1")):
-            self.id, self.sent_id = text, True
+        if sent is not None:
+            self.sent_id = True
+            if _PLAIN.fullmatch(text := sent.decode("latin-1")):
+                self.id = text
 
     def found(self, model: str, version: int, own_id: str | None) -> None:
         """Told what answers it, and by which id of the protocol's it goes; a header's goes before that."""
@@ -83,7 +86,7 @@ class Record(Times):
 
     @property
     def quoted(self) -> bool:
-        """Whether the answer says the id: the client sent it, or has a failure of the server's to report."""
+        """Whether the answer says the id: the client sent one, or has a failure of the server's to report."""
         return self.sent_id or self.status >= 500
 
     @property

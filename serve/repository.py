@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,16 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from penstock.errors import PenstockError
-from penstock.serve import declared, memory
+from penstock.serve import declared
 from penstock.serve.errors import RequestError
-from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, load
+from penstock.serve.loading import ENDING, Loader, release
+from penstock.serve.model import Model
 from penstock.serve.routes import Routes, absent
 from penstock.serve.shadow import Shadows
-from penstock.serve.threads import CallThread
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
-# What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
-_SETTLE_S, _STEP_S = 300.0, 0.5
 MODES = ("explicit", "none", "poll")
-ENDING = "the server is shutting down"
 
 
 @dataclass
@@ -49,9 +44,7 @@ class Repository:
     routes: Routes = field(default_factory=Routes)
     shadows: Shadows | None = None
     load_failures: Counter[str] = field(default_factory=Counter)
-    _closed: bool = False
-    _loader: CallThread | None = None
-    _loading: bool = False
+    _loader: Loader = field(default_factory=Loader)
     ending: bool = False
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
@@ -86,6 +79,11 @@ class Repository:
             {"name": name, "version": "", "state": "UNAVAILABLE", "reason": reason} for name, reason in missing.items()
         ]
         return sorted((row for row in rows if not ready or row["state"] == "READY"), key=lambda row: row["name"])
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all models that are served, or would be had they been loaded."""
+        return {*self.models, *self.failures, *self.unloaded}
 
     def knows(self, name: str) -> bool:
         """Whether a model of that name is served, or would be had it been loaded."""
@@ -148,7 +146,7 @@ class Repository:
         if self.mode == "none":
             raise RequestError("failed to change the routes: by --mode none nobody may", 403)
         try:
-            self.routes.change(wanted, self.knows, self.models, may_come=self.mode == "poll")
+            self.routes.change(wanted, self.names, self.models)
         except PenstockError as error:
             raise RequestError(str(error)) from None
 
@@ -174,13 +172,16 @@ class Repository:
         self._allow("unload", name)
         await self._whole(self._remove(name, on_purpose=True))
 
-    async def renew(self, name: str, path: Path) -> None:
+    async def renew(self, name: str, path: Path, excuses: Callable[[], bool] | None = None) -> None:
         """Load what lies at `path`, whoever may: checked, replayed and warm before it takes its predecessor's place.
+
+        A failure that `excuses` makes nothing of is no failure of the model's: it will be tried again. It is asked
+        beside the event loop.
 
         Raises:
             RequestError: it cannot be loaded; one that answered still does.
         """
-        await self._whole(self._renew(name, path))
+        await self._whole(self._renew(name, path, excuses))
 
     async def remove(self, name: str) -> None:
         """Take out a model that is no longer in the repository."""
@@ -193,9 +194,7 @@ class Repository:
 
     async def close(self) -> None:
         """Drain every model."""
-        self._closed = True
-        if self._loader is not None:
-            (self._loader.abandon if self._loading else self._loader.end)()
+        self._loader.close()
         await asyncio.gather(*(model.scheduler.close() for model in self.models.values()))
 
     def families(self) -> Iterator[Metric]:
@@ -236,14 +235,18 @@ class Repository:
         task.add_done_callback(self._changes.discard)
         await asyncio.shield(task)
 
-    async def _renew(self, name: str, path: Path) -> None:
+    async def _renew(self, name: str, path: Path, excuses: Callable[[], bool] | None) -> None:
+        assert self.open is not None
         async with self._changing:
             try:
-                model = await self._loaded(path, name)
+                model = await self._loader.load(self.open, path, name)
                 await self._check_routes(model)
             except Exception as error:
-                log.error("%s cannot be loaded: %s", name, error)
-                self.note_failure(name, error)
+                if excuses is not None and await asyncio.to_thread(excuses):
+                    log.info("%s changed while it was loaded, and will be tried again", name)
+                else:
+                    log.error("%s cannot be loaded: %s", name, error)
+                    self.note_failure(name, error)
                 raise RequestError(f"failed to load {name!r}, {error}", 400) from None
             former = self.models.pop(name, None)
             self.models[name] = model
@@ -255,7 +258,7 @@ class Repository:
             self.unloaded.discard(name)
             log.info("%s version %s is loaded", name, model.version)
         if former is not None:
-            await _released(former)
+            await release(former)
 
     async def _remove(self, name: str, *, on_purpose: bool) -> None:
         async with self._changing:
@@ -273,20 +276,7 @@ class Repository:
                     former.forget()
             log.info("%s is unloaded", name)
         if former is not None:
-            await _released(former)
-
-    async def _loaded(self, path: Path, name: str) -> Model:
-        """A model, warm; in a thread that nobody waits for when the server ends meanwhile."""
-        self._loader = self._loader or CallThread("penstock-load")
-        self._loading = True
-        try:
-            model: Model = await self._loader.call(self._warm, path, name)
-        finally:
-            self._loading = False
-        if self._closed:
-            await model.scheduler.close()
-            raise RequestError(ENDING, 503)
-        return model
+            await release(former)
 
     async def _check_routes(self, model: Model) -> None:
         try:
@@ -294,49 +284,3 @@ class Repository:
         except PenstockError:
             await model.scheduler.close()
             raise
-
-    def _warm(self, path: Path, name: str) -> Model:
-        assert self.open is not None
-        try:
-            model = declared.opened(self.open, path, name)
-            until = time.monotonic() + _SETTLE_S
-            while not (self._closed or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
-                pass
-            return model
-        finally:
-            memory.give_back()  # what reading the file took
-
-
-async def _released(former: Model) -> None:
-    """Let a model finish what it was asked, and give back its memory."""
-    await former.scheduler.close()
-    await asyncio.to_thread(memory.give_back)
-
-
-def open_repository(
-    paths: list[Path], limits: Limits, metrics: Metrics, mode: str = "explicit", only: Collection[str] = ()
-) -> Repository:
-    """Load every model under `paths`, or `only` those. One that fails is listed with its reason; the others serve.
-
-    Raises:
-        PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
-    """
-    repository = Repository(paths=paths, open=lambda path: load(path, limits, metrics), mode=mode)
-    named = declared.by_name(paths, none_yet=mode == "poll")
-    for name in only:
-        if name not in named:
-            raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
-    for name, path in named.items():
-        if only and name not in only:
-            repository.unloaded.add(name)
-            continue
-        try:
-            repository.models[name] = declared.opened(lambda path: load(path, limits, metrics), path, name)
-        except PenstockError as error:
-            repository.note_failure(name, error)
-        except Exception as error:  # one model must not keep the others from serving
-            log.exception("%s cannot be loaded", path)
-            repository.note_failure(name, PenstockError(f"{type(error).__name__}: {error}"))
-        metrics.ready(name, is_ready=name in repository.models)
-    memory.give_back()
-    return repository

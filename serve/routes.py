@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
-from penstock.serve.errors import RequestError
+from penstock.serve.errors import RequestError, nearest_first
 from penstock.serve.model import Model
 from penstock.signature import Signature, Tensor
 
@@ -128,15 +128,27 @@ class Routes:
         """The weights of each route's targets."""
         return {name: route.weights for name, route in self.held.items()}
 
+    @property
+    def targets(self) -> set[str]:
+        """The models that routes lead to, served or not."""
+        return {target for route in self.held.values() for target in route.weights}
+
     def change(
-        self, wanted: Mapping[str, Any], knows: Callable[[str], bool], models: Models, *, may_come: bool = False
+        self,
+        wanted: Mapping[str, Any],
+        known: Collection[str],
+        models: Models,
+        *,
+        called: str = "route",
+        may_come: bool = False,
     ) -> None:
-        """Replace all routes by others, or none if any cannot be.
+        """Replace all routes by others, or none if any cannot be. What a route leads to now it may lead to again.
 
         Args:
             wanted: weights by target, by route.
-            knows: whether a name is of a model in the repository.
+            known: the names of the models in the repository.
             models: those that are served.
+            called: what stands before a route's name in the sentence on what is wrong with it.
             may_come: whether models that are not in the repository may be later.
 
         Raises:
@@ -146,12 +158,12 @@ class Routes:
             raise PenstockError(f"there are {len(wanted)} routes; there may be {_MOST_ROUTES}")
         made = {}
         for name, weights in wanted.items():
-            shown = f"route {name[:128]!r}"
-            if knows(name):
+            shown = f"{called} {name[:128]!r}"
+            if name in known:
                 raise PenstockError(f"{shown}: a model has that name; a route needs one of its own")
             for target in (weights := _sound(name, weights, shown)):
-                if not may_come and not knows(target):
-                    raise PenstockError(f"{shown}: no model is named {target!r}")
+                if not may_come and target not in known and target not in self.targets:
+                    raise PenstockError(f"{shown}: no model is named {target!r}; {nearest_first(target, known)}")
             _check_alike(shown, [models[target] for target in weights if target in models])
             former = self.held.get(name)
             made[name] = Route(weights, former.counts if former else None)

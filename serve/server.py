@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import importlib
 import math
 import signal
@@ -71,8 +73,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     Returns how many requests were received and not answered: 0, unless what was under way took too long.
 
     Raises:
-        PenstockError: no model can be served, the address is taken, the trace file cannot be written, or the keys or
-            the certificate cannot be read.
+        PenstockError: no model can be served, the address is taken or none of this machine's, the trace file cannot be
+            written, or the keys or the certificate cannot be read.
     """
     logs.set_up(settings.log_format)
     say, requests = logs.saying(say, settings.log_format), request_log(settings.log_requests)
@@ -91,7 +93,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         host, port = listener.getsockname()[:2]
         shown, calls = f"[{host}]" if ":" in host else host, Calls()
         if grpc_port is not None:
-            service = _rpc().Service(repository, regions, tracer, watch, access.gate)
+            service = _rpc("rpc").Service(repository, regions, tracer, watch, access.gate)
             calls = service.calls
             besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
@@ -112,6 +114,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         routes = f"POST /predict/{next(iter(repository.models), 'NAME')}, GET /docs, GET /metrics"
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
+        # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
+        gc.collect()
+        gc.freeze()
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
@@ -188,10 +193,10 @@ def _kept(address: Address) -> Iterator[_Kept | None]:
 
 
 def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, access: Access) -> Beside:
-    rpc = _rpc()
+    rpcserver = _rpc("rpcserver")
 
     async def start() -> Callable[[float], Awaitable[None]]:
-        stop: Callable[[float], Awaitable[None]] = await rpc.start(
+        stop: Callable[[float], Awaitable[None]] = await rpcserver.start(
             service, repository, address, bounds.max_body_bytes, access
         )
         return stop
@@ -199,9 +204,9 @@ def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, 
     return start
 
 
-def _rpc() -> Any:
+def _rpc(module: str) -> Any:
     try:
-        return importlib.import_module("penstock.serve.rpc")
+        return importlib.import_module(f"penstock.serve.{module}")
     except ModuleNotFoundError as error:
         raise PenstockError(
             f"gRPC needs {error.name}, which is not installed: pip install 'penstock[serve]', or serve without: "
@@ -217,10 +222,19 @@ def _listen(listener: socket.socket, address: Address) -> None:
 
 
 def _refused(address: Address, error: Exception, option: str = "--port") -> PenstockError:
-    reason = getattr(error, "strerror", None) or error
-    return PenstockError(
-        f"--host {address.host[:80]} {option} {address.port}: cannot listen there: {reason}; choose another {option}"
-    )
+    """Why nobody can listen there, by the option that is at fault."""
+    host, port, number = f"--host {address.host[:80]}", f"{option} {address.port}", getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        return PenstockError(f"{port}: another program listens there, at {host}; choose another {option}")
+    if number in (errno.EACCES, errno.EPERM):
+        return PenstockError(f"{port}: such low ports are for the system alone; choose one from 1024 on")
+    instead = "choose 127.0.0.1 for clients on this machine, 0.0.0.0 for all"
+    if number == errno.EADDRNOTAVAIL:
+        return PenstockError(f"{host}: is no address of this machine; {instead}")
+    reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return PenstockError(f"{host}: is no address, and no name of one: {reason}; {instead}")
+    return PenstockError(f"{host}: cannot be listened at: {reason}; {instead}")
 
 
 def _bind(address: Address, option: str = "--port") -> socket.socket:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.serve import drift
 from penstock.serve.drift import Drift
+from penstock.serve.errors import nearest_first
 from penstock.serve.model import Model
 from penstock.serve.outcomes import Closed, Expired, QueueFull
 from penstock.serve.routes import Routes, difference
@@ -97,11 +98,11 @@ class Shadows:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    def check(self, knows: Callable[[str], bool], routes: Routes, *, may_come: bool = False) -> None:
+    def check(self, known: Collection[str], routes: Routes, *, may_come: bool = False) -> None:
         """See that each shadow's names are there, and that its model takes and gives what those that answer do.
 
         Args:
-            knows: whether a name is of a model, served or not.
+            known: the names of the models, served or not.
             routes: the other names that there are.
             may_come: whether models that are not there may be later.
 
@@ -111,10 +112,13 @@ class Shadows:
         for shadow in self._held.values():
             shown = f"--shadow {shadow.name}={shadow.target}:{shadow.share:g}"
             route = routes.held.get(shadow.name)
-            if not may_come and not knows(shadow.target):
-                raise PenstockError(f"{shown}: no model is named {shadow.target!r}")
-            if not may_come and route is None and not knows(shadow.name):
-                raise PenstockError(f"{shown}: no model or route is named {shadow.name!r}")
+            if not may_come and shadow.target not in known:
+                raise PenstockError(
+                    f"{shown}: no model is named {shadow.target!r}; {nearest_first(shadow.target, known)}"
+                )
+            if not may_come and route is None and shadow.name not in known:
+                there = nearest_first(shadow.name, {*known, *routes.held})
+                raise PenstockError(f"{shown}: no model or route is named {shadow.name!r}; {there}")
             names = [shadow.name] if route is None else route.weights
             for name in names:
                 if name in self._models and shadow.target in self._models:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from penstock.serve.outcomes import Closed, Expired
 from penstock.serve.protocol import InferRequest
 from penstock.serve.records import INFER, REQUEST_ID, VERSIONED, Record, Road
 from penstock.serve.repository import Repository
+from penstock.serve.rooms import gathered
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
@@ -185,7 +186,8 @@ class Wire:
             if scope["method"] != "POST":
                 raise RequestError(f"method {scope['method']} is not taken at {scope['path']!r}; POST is", 405)
             self.infer.check(name, version)
-            body = await received(bounded(receive, scope["headers"], self.infer.most_bytes))
+            most = self.infer.most_bytes
+            body = await gathered(received(bounded(receive, scope["headers"], most)), most)
         except Gone:
             return self.infer.end(name, record, GONE)
         except Exception as error:
@@ -239,17 +241,16 @@ def named(path: str) -> tuple[str, str | None] | None:
     return None
 
 
-async def received(receive: Receive) -> bytes:
-    """A request's whole body.
+async def received(receive: Receive) -> AsyncIterator[bytes]:
+    """A request's body, as it comes.
 
     Raises:
         Gone: the client went away.
     """
-    parts: list[bytes] = []
-    while True:
+    more = True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield message.get("body", b"")
+        more = message.get("more_body", False)

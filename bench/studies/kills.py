@@ -13,44 +13,22 @@ import os
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.bench.studies.traffic import (
-    Broken,
-    Client,
-    Served,
-    Tally,
-    drawn,
-    request,
-    serving,
-    wait_until,
-    write_model,
-)
+from penstock.bench.studies.traffic import Client, Crowd, Question, Served, Tally, drawn, request, serving, write_model
 
 CLIENTS = 8
 LIMITS_S = {signal.SIGKILL: 3.0, signal.SIGSTOP: 10.0}
 _READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-def ask(port: int, rate: float, seed: int, tally: Tally, over: threading.Event) -> None:
-    rng, held, moment = np.random.default_rng(seed), Client(port), time.perf_counter()
-    while not over.is_set():
-        moment += 1 / rate
-        wait_until(moment)
-        x = drawn(rng)
-        try:
-            answer = held.ask(request("line", x, binary=bool(seed % 2)))
-        except (Broken, OSError) as error:
-            tally.add("broken", note=str(error))
-            continue
-        right = answer.status == 200 and np.array_equal(answer.tensor()[0], 3 * x + 7)
-        note = "" if right else f"{answer.status} {answer.body[:160]!r}"
-        tally.add(str(answer.status), wrong=not right, ms=1e3 * (time.perf_counter() - moment), note=note)
+def question(number: int, rng: np.random.Generator) -> Question:
+    x = drawn(rng)
+    return request("line", x, binary=bool(number % 2)), lambda answer: np.array_equal(answer.tensor()[0], 3 * x + 7)
 
 
 def runners(served: Served) -> list[int]:
@@ -88,25 +66,17 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second, of all clients together")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    tally, over = Tally(), threading.Event()
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder) / "line.onnx", 3, 7)
         with serving(Path(folder) / "line.onnx", "--isolate") as served:
-            threads = [
-                threading.Thread(target=ask, args=(served.port, options.rate / CLIENTS, seed, tally, over))
-                for seed in range(CLIENTS)
-            ]
-            for thread in threads:
-                thread.start()
+            crowd = Crowd(served.port, options.rate, CLIENTS, question)
             time.sleep(1)
             files, hits = served.open_files, []
             for turn in range(options.times):
                 hits.append(hit(served, (signal.SIGKILL, signal.SIGSTOP)[turn % 2]))
                 time.sleep(1)
             files_after = served.open_files
-            over.set()
-            for thread in threads:
-                thread.join()
+            tally = crowd.end()
             left = runners(served)
         time.sleep(2)  # the server was killed too: its runners see that by themselves
         orphans = [pid for pid in left if Path(f"/proc/{pid}/exe").exists()]

@@ -12,76 +12,45 @@ import argparse
 import json
 import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.bench.studies.traffic import (
-    Broken,
-    Client,
-    Served,
-    Tally,
-    drawn,
-    request,
-    serving,
-    wait_until,
-    write_model,
-)
+from penstock.bench.studies.traffic import Crowd, Question, Reply, Served, Tally, drawn, request, serving, write_model
 
 CLIENTS = 4
 SHIFTS = (7, 1_000_007)
 MOST_GROWTH, MOST_GROWTH_MB = 1.05, 8.0
 
 
-class Traffic:
-    """Clients at a steady rate, who hold each answer to the versions that may have given it."""
+class Versions:
+    """What may be answered while versions take turns; `turn` is the last whose load has been answered."""
 
-    def __init__(self, port: int, rate: float, turn: list[int]) -> None:
-        self.tally, self._turn, self._over = Tally(), turn, threading.Event()
-        arguments = ((port, rate / CLIENTS, number) for number in range(CLIENTS))
-        self._threads = [threading.Thread(target=self._ask, args=given) for given in arguments]
-        for thread in self._threads:
-            thread.start()
+    def __init__(self) -> None:
+        self.turn = 0
 
-    def _ask(self, port: int, rate: float, seed: int) -> None:
-        rng, held, moment = np.random.default_rng(seed), Client(port), time.perf_counter()
-        while not self._over.is_set():
-            moment += 1 / rate
-            wait_until(moment)
-            x, loaded = drawn(rng), self._turn[0]
-            try:
-                answer = held.ask(request("line", x, binary=bool(seed % 2)))
-            except (Broken, OSError) as error:
-                self.tally.add("broken", note=str(error))
-                continue
-            right = False
-            if answer.status == 200:
-                found = answer.tensor()[0] - 3 * x
-                # The next may have taken its place by now, which its load has not been answered for.
-                may = {SHIFTS[turn % 2] for turn in range(loaded, self._turn[0] + 2)}
-                right = any(np.array_equal(found, np.full_like(found, shift)) for shift in may)
-            note = "" if right else f"{answer.status} {answer.body[:120]!r}"
-            ms = 1e3 * (time.perf_counter() - moment)
-            self.tally.add(str(answer.status), wrong=not right, ms=ms, note=note)
+    def question(self, number: int, rng: np.random.Generator) -> Question:
+        x, loaded = drawn(rng), self.turn
 
-    def end(self) -> Tally:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-        return self.tally
+        def right(answer: Reply) -> bool:
+            found = answer.tensor()[0] - 3 * x
+            # The next may have taken its place by now, which its load has not been answered for.
+            may = {SHIFTS[turn % 2] for turn in range(loaded, self.turn + 2)}
+            return any(np.array_equal(found, np.full_like(found, shift)) for shift in may)
+
+        return request("line", x, binary=bool(number % 2)), right
 
 
-def reload(served: Served, model: Path, times: int, turn: list[int]) -> dict[str, Any]:
+def reload(served: Served, model: Path, times: int, versions: Versions) -> dict[str, Any]:
     seconds, memory, failed = [], [served.rss_mb], 0
     for number in range(1, times + 1):
         write_model(model, 3, SHIFTS[number % 2])
         began = time.perf_counter()
         failed += served.post("/v2/repository/models/line/load").status != 200
         seconds.append(time.perf_counter() - began)
-        turn[0] = number
+        versions.turn = number
         memory.append(served.rss_mb)
         if number % max(1, times // 10) == 0:
             print(f"{number} reloads: {memory[-1]:.1f} MiB, {served.open_files} open files", flush=True)
@@ -94,17 +63,17 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second, of all clients together")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    turn = [0]
+    versions = Versions()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "line.onnx"
         write_model(model, 3, SHIFTS[0])
         with serving(model) as served:
             files, threads = served.open_files, served.status("Threads")
-            traffic = Traffic(served.port, options.rate, turn)
+            crowd = Crowd(served.port, options.rate, CLIENTS, versions.question)
             time.sleep(2)
-            figures = reload(served, model, options.times, turn)
+            figures = reload(served, model, options.times, versions)
             time.sleep(1)
-            tally = traffic.end()
+            tally = crowd.end()
             figures |= {"files": [files, served.open_files], "threads": [threads, served.status("Threads")]}
     figures |= {"statuses": tally.statuses, "wrong": tally.wrong, "notes": tally.notes}
     figures |= {"p50_ms": tally.percentile(50), "p99_ms": tally.percentile(99)}

@@ -1,4 +1,4 @@
-"""What soak.py, reloads.py and sigterm.py share: models whose answers are known, a server, clients that check."""
+"""What the studies of servers share: models whose answers are known, a server, and clients that check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -227,6 +227,56 @@ class Tally:
 
     def percentile(self, share: float) -> float:
         return float(np.percentile(self.latencies_ms, share)) if self.latencies_ms else float("nan")
+
+
+Question = tuple[bytes, Callable[[Reply], bool]]
+"""A request, and whether an answer of 200 to it is right."""
+
+
+class Crowd:
+    """Clients who ask at a steady rate, whether or not the last answer has come, and check every answer.
+
+    A latency is counted from when the request was due. What they see goes to `tally`, which may be another's at any
+    time.
+
+    Args:
+        port: the server's.
+        rate: requests a second, of all clients together.
+        clients: how many there are.
+        question: makes the next request of a client, by its number and its own random numbers.
+    """
+
+    def __init__(
+        self, port: int, rate: float, clients: int, question: Callable[[int, np.random.Generator], Question]
+    ) -> None:
+        self.tally, self._question, self._over = Tally(), question, threading.Event()
+        given = ((port, clients / rate, number, clients) for number in range(clients))
+        self._threads = [threading.Thread(target=self._ask, args=arguments) for arguments in given]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self, port: int, every_s: float, number: int, clients: int) -> None:
+        rng, held = np.random.default_rng(number), Client(port)
+        moment = time.perf_counter() + every_s * number / clients
+        while not self._over.is_set():
+            moment += every_s
+            wait_until(moment)
+            (data, right), tally = self._question(number, rng), self.tally
+            try:
+                answer = held.ask(data)
+            except (Broken, OSError) as error:
+                tally.add("broken", note=str(error))
+                continue
+            ms, wrong = 1e3 * (time.perf_counter() - moment), answer.status == 200 and not right(answer)
+            note = f"{answer.status} {answer.body[:160]!r}" if wrong or answer.status != 200 else ""
+            tally.add(str(answer.status), wrong=wrong, ms=ms, note=note)
+
+    def end(self) -> Tally:
+        """Ask no more; what they saw last."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        return self.tally
 
 
 def wait_until(moment: float) -> None:

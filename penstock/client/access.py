@@ -70,10 +70,3 @@ def access(key_file: Path | None, ca: Path | None) -> Access:
     if not key or len(key) > _LONGEST or not all("!" <= letter <= "~" for letter in key):
         raise PenstockError(f"{source}: must be one API key, up to {_LONGEST} letters without a space")
     return Access(key, ca)
-
-
-def explained(error: OSError) -> str:
-    """Why a server was not reached, in words that help where it is not trusted."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}; name the authority's file with --ca"
-    return str(error.strerror or error)

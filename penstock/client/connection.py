@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from penstock.client.access import Access, explained
+from penstock.client import hints
+from penstock.client.access import Access
 from penstock.errors import PenstockError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
@@ -105,12 +106,14 @@ class Server:
         self._held = threading.local()
         self._open: set[http.client.HTTPConnection] = set()
         self._closed = threading.Event()
+        self._answered = False
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """One answer; a refused connection, a broken one, a 503 and a 429 are tried again, as late as the server says.
 
         Raises:
-            Unreachable: nobody is there. Unanswered: there is no answer to this.
+            Unreachable: nobody is there, or it speaks TLS and was asked without, or the other way round.
+            Unanswered: there is no answer to this.
         """
         for attempt in range(self._patience.retries + 1):
             last = attempt == self._patience.retries
@@ -121,12 +124,12 @@ class Server:
                 if last or self._closed.is_set():
                     raise Unreachable(f"{self.where}: nobody listens there; start it with: penstock serve") from None
             except _LOST as error:
-                if last or self._closed.is_set():
-                    raise Broken(f"the connection broke: {type(error).__name__}: {error}") from None
+                self._see_lost(error, final=last or self._closed.is_set())
             except TimeoutError:
                 raise Unanswered(f"no answer within {self._patience.timeout_s:g} s (--timeout)") from None
             except (socket.gaierror, ssl.SSLError, OSError) as error:
-                raise Unreachable(f"{self.where}: {explained(error)}") from None
+                why = hints.wrong_scheme(str(self.where), error) or hints.explained(error)
+                raise Unreachable(f"{self.where}: {why}") from None
             else:
                 asked = _retry_after_s(answer)
                 pause = pause if asked is None else asked
@@ -134,6 +137,23 @@ class Server:
                     return answer
             self._closed.wait(pause)
         raise AssertionError("the last attempt returns or raises")
+
+    def said(self, answer: Answer) -> str:
+        """The server's sentence on why it did not do what it was asked, with what helps."""
+        return answer.error + hints.refusal(str(self.where), answer.status, answer.body, self._access)
+
+    def _see_lost(self, error: Exception, *, final: bool) -> None:
+        """Consider a connection that broke: there may be no use in another try, and after the `final` one is none.
+
+        Raises:
+            Unreachable: it speaks TLS, and was asked without. Broken: it was the last try.
+        """
+        doubt = not self._answered and not self._closed.is_set()  # else the scheme is the right one
+        hint = hints.wrong_scheme(str(self.where), error) if doubt else ""
+        if hint and not self.where.secure:
+            raise Unreachable(f"{self.where}: {hint}") from None
+        if final:
+            raise Broken(f"the connection broke: {type(error).__name__}: {error}{hint and f'; {hint}'}") from None
 
     def _once(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """One attempt; a connection that was closed while it lay idle is opened anew at once."""
@@ -171,6 +191,7 @@ class Server:
         except BaseException:
             self._drop(connection)
             raise
+        self._answered = True
         if response.will_close:
             self._drop(connection)
         return answer
@@ -232,4 +253,4 @@ def _json(server: Server, method: str, path: str, body: bytes = b"") -> Any:
             return json.loads(answer.body)
     except (Unanswered, ValueError) as error:
         raise PenstockError(f"{server.where}{path}: {error}") from None
-    raise PenstockError(f"{server.where}{path}: {answer.error}")
+    raise PenstockError(f"{server.where}{path}: {server.said(answer)}")

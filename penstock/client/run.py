@@ -166,7 +166,7 @@ def _rows(server: Server, path: str, parcel: Parcel) -> list[Row]:
     except OSError as error:
         return _again(server, path, parcel, error.strerror or str(error), broken=True)
     if answer.status in _FATAL:
-        raise PenstockError(f"{server.where}: {answer.error}")
+        raise PenstockError(f"{server.where}: {server.said(answer)}")
     if answer.status != 200:
         # A kind that the model does not take, 415, is none of a smaller parcel's either.
         return _again(server, path, parcel, answer.error, broken=answer.status < 500 and answer.status != 415)

@@ -46,9 +46,8 @@ def add(
     entry = keys.make(name, options.commas(rights, "--rights"), rate, burst, expires)
     key = keys.add(file, entry)
     # The key alone on stdout, for KEY=$(penstock keys add …).
-    print(
-        f"{name}: {', '.join(entry.rights)}; {file} keeps its hash alone, so keep it now:", file=sys.stderr, flush=True
-    )
+    told = ", ".join((*entry.rights, *([f"valid {entry.valid}"] if entry.valid else [])))
+    print(f"{name}: {told}; {file} keeps its hash alone, so keep it now:", file=sys.stderr, flush=True)
     say(key)
 
 
@@ -63,13 +62,12 @@ def show(file: _File) -> None:
 
     keys = import_stage("penstock.serve.keys", "serve")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "rights", "requests/s", "at once", "expires", "created"):
+    for column in ("name", "rights", "requests/s", "at once", "valid", "created"):
         table.add_column(column, no_wrap=column != "rights")
     for key in keys.read(file):
         rated = ("any", "") if key.rate is None else (f"{key.rate:g}", f"{key.most_at_once:g}")
-        expires = "" if key.expires is None else f"{key.expires:%Y-%m-%d %H:%M%z}"
         created = "" if key.created is None else f"{key.created:%Y-%m-%d}"
-        table.add_row(key.name, ", ".join(key.rights), *rated, expires, created)
+        table.add_row(key.name, ", ".join(key.rights), *rated, key.valid, created)
     Console(highlight=False, markup=False).print(table)
     if (fault := keys.open_to_others(file)) is not None:
         print(f"warning: {fault}", file=sys.stderr)
@@ -77,7 +75,7 @@ def show(file: _File) -> None:
 
 @app.command()
 def remove(file: _File, name: Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]) -> None:
-    """Take a key out of the file; a running server refuses it within two seconds.
+    """Take a key out of the file; a running server refuses it within a second.
 
     Example: `penstock keys remove keys.json alice`
     """

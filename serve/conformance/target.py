@@ -15,7 +15,8 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import numpy as np
 
-from penstock.client.access import Access, explained
+from penstock.client import hints
+from penstock.client.access import Access
 from penstock.signature import V2_DTYPES
 
 if TYPE_CHECKING:
@@ -127,12 +128,14 @@ class Target:
                 if response.length:
                     raise Failed(f"breaks its answer off, {response.length} bytes before its end")
                 if response.status in (401, 403):
-                    wanted = "what it wants to see goes in PENSTOCK_API_KEY or --header"
+                    wanted = "what it wants to see goes in --key-file FILE, PENSTOCK_API_KEY or --header"
                     raise Skipped(f"the server answers {response.status}; {wanted}")
                 return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
         except (OSError, http.client.HTTPException) as error:
-            why = explained(error) if isinstance(error, ssl.SSLError) else error
-            raise Failed(f"does not answer: {type(error).__name__}: {why}") from None
+            why = hints.explained(error) if isinstance(error, ssl.SSLError) else error
+            # Once it has told what it is, a connection that breaks is the answer to what was sent.
+            hint = "" if self.server else hints.wrong_scheme(self.url, error)
+            raise Failed(hint or f"does not answer: {type(error).__name__}: {why}") from None
 
     @property
     def model(self) -> str:

@@ -12,6 +12,7 @@ import pytest
 from penstock.runtimes import InstanceDead
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.app import create_app
+from penstock.serve.errors import nearest_first
 from penstock.serve.instances import RunnerBatches
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, Model
@@ -53,3 +54,11 @@ def test_a_fault_of_our_own_is_a_500_without_its_details(
     assert "secret" in caplog.text
     logged = [record for record in caplog.records if record.exc_info]
     assert [record.fields for record in logged] == [{"request_id": answer.headers["x-request-id"]}]  # type: ignore[attr-defined]
+
+
+def test_names_are_told_the_most_alike_first_and_not_all_of_many() -> None:
+    assert nearest_first("b-2", ["a-1", "b-1", "b-22"]) == "the models are b-22, b-1, a-1"
+    assert nearest_first("a", []) == "there are none yet"
+    told = nearest_first("m7", [f"m{number}" for number in range(100)])
+    assert told.startswith("the models are m7, ")
+    assert told.endswith(" and 90 more")

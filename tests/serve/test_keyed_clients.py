@@ -49,6 +49,13 @@ def closed(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) 
     return Closed(start_server(folder / "models", *options, trusts=pair.trusts), folder / "ca.pem", *held)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) -> Server:
+    folder = tmp_path_factory.mktemp("plain")
+    write_fake_artifact(folder, "pair")
+    return start_server(folder)
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def ran(*words: str | Path, key: str | None = None) -> Result:
@@ -93,6 +100,34 @@ def test_predict_says_why_it_is_not_let_in(
 ) -> None:
     refused = run("predict", closed.server.url, request_file, "--ca", closed.ca, key=key)
     assert why in str(refused.exception)
+    assert "key with --key-file FILE or PENSTOCK_API_KEY" in str(refused.exception)
+
+
+def test_predict_without_the_right_is_told_how_another_key_is_given(
+    closed: Closed, run: Run, request_file: Path
+) -> None:
+    refused = run("predict", closed.server.url, request_file, "--ca", closed.ca, key=closed.metrics)
+    assert "lacks the right infer" in str(refused.exception)
+    assert str(refused.exception).endswith("give another key with --key-file FILE or PENSTOCK_API_KEY")
+
+
+@pytest.mark.parametrize("command", ["predict", "health", "check"])
+def test_clients_that_ask_a_tls_port_by_http_are_told_to_ask_by_https(
+    closed: Closed, run: Run, request_file: Path, command: str
+) -> None:
+    plain = closed.server.url.replace("https", "http")
+    told = run(command, plain, *([request_file] if command == "predict" else []))
+    assert told.exit_code != 0
+    assert f"ask it as {closed.server.url} (--ca FILE" in f"{told.output} {told.exception}"
+
+
+@pytest.mark.parametrize("command", ["predict", "health", "check"])
+def test_clients_that_ask_a_plain_port_by_https_are_told_to_ask_by_http(
+    plain: Server, run: Run, request_file: Path, command: str
+) -> None:
+    told = run(command, plain.url.replace("http", "https"), *([request_file] if command == "predict" else []))
+    assert told.exit_code != 0
+    assert f"it speaks no TLS there; ask it as {plain.url}" in f"{told.output} {told.exception}"
 
 
 def test_predict_waits_where_it_asks_too_often(tmp_path: Path, start_server: StartServer, run: Run) -> None:
@@ -118,4 +153,6 @@ def test_every_check_passes_with_a_key_that_has_every_right(closed: Closed, run:
 
 def test_check_says_what_it_lacks(closed: Closed, run: Run) -> None:
     without = run("check", closed.server.url, "--ca", closed.ca)
-    assert "the server answers 401; what it wants to see goes in PENSTOCK_API_KEY" in str(without.exception)
+    assert "the server answers 401; what it wants to see goes in --key-file FILE, PENSTOCK_API_KEY" in str(
+        without.exception
+    )

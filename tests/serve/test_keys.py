@@ -59,6 +59,20 @@ def test_what_is_said_of_a_key_reads_back(file: Path) -> None:
     assert found.created == made.created
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("2100-12-31", "through 2100-12-31 (UTC)"),
+        ("2100-12-31T12:00:30", "until 2100-12-31 12:00:30+00:00"),
+        ("2100-12-31T00:00:00+02:00", "until 2100-12-31 00:00:00+02:00"),
+        (None, ""),
+    ],
+)
+def test_how_long_a_key_is_valid_is_said_as_it_was_given(file: Path, given: str | None, said: str) -> None:
+    keys.add(file, keys.make("a", ("infer",), None, None, given))
+    assert keys.read(file)[0].valid == said
+
+
 def test_a_second_of_requests_is_the_burst_where_none_is_said() -> None:
     def at_once(rate: float | None, burst: float | None) -> float:
         return keys.Key("a", DIGEST, rate=rate, burst=burst).most_at_once
@@ -203,6 +217,10 @@ def test_the_commands_print_a_key_once_and_list_none(command: Callable[..., Any]
     assert listed.stdout.splitlines()[1].split()[:3] == ["alice", "infer,", "repository"]
     assert key not in listed.stdout + listed.stderr + made.stderr
     assert keys.digest(key.encode())[:8] not in listed.stdout
+    dated = command("add", "keys.json", "bob", "--expires", "2100-12-31")
+    assert dated.stderr.startswith("bob: infer, valid through 2100-12-31 (UTC); keys.json keeps")
+    assert "through 2100-12-31 (UTC)" in command("list", "keys.json").stdout
+    assert command("remove", "keys.json", "bob").returncode == 0
     assert command("remove", "keys.json", "alice").stdout == "alice: removed from keys.json\n"
     assert keys.read(file) == ()
 

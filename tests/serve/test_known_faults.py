@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from penstock import cli
 from penstock.artifact import Artifact
 from penstock.serve import server as server_module
+from penstock.serve.lifecycle import open_repository
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, load
 from penstock.serve.outcomes import Expired
-from penstock.serve.repository import open_repository
 from penstock.serve.scheduler import Scheduler
 
 if TYPE_CHECKING:

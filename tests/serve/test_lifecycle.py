@@ -16,10 +16,10 @@ from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.errors import RequestError
-from penstock.serve.lifecycle import Lifecycle, open_with, together
+from penstock.serve.lifecycle import Lifecycle, open_repository, open_with, together
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 
 if TYPE_CHECKING:
     from tests.serve.conftest import StartServer

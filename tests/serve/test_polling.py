@@ -15,11 +15,13 @@ import pytest
 
 from penstock import artifact
 from penstock.artifact import Artifact
-from penstock.serve.lifecycle import Lifecycle, open_with
+from penstock.errors import PenstockError
+from penstock.serve import polling
+from penstock.serve.lifecycle import Lifecycle, open_repository, open_with
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits
+from penstock.serve.model import Limits, Model
 from penstock.serve.polling import Poll, look
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
@@ -184,6 +186,136 @@ def test_a_repository_that_cannot_be_seen_takes_nothing_with_it(
     assert caplog.text.count("is not there any more") == 1
 
 
+def test_a_repository_that_is_exchanged_between_two_looks_is_no_error(
+    tmp_path: Path, fake_artifact: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_artifact(tmp_path / "models", "m")
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path / "models")
+        (tmp_path / "models").rename(tmp_path / "away")
+        assert await polled.look() == {"m": 1}
+        (tmp_path / "away").rename(tmp_path / "models")
+        assert await polled.look() == {"m": 1}
+
+    run(scenario())
+    assert "ERROR" not in [record.levelname for record in caplog.records]
+
+
+def test_a_folder_that_is_taken_away_while_it_is_looked_at_is_no_model(
+    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_artifact(tmp_path, "stays")
+    fake_artifact(tmp_path, "goes")
+    whole = artifact.versions
+
+    def versions(folder: Path) -> list[int]:
+        shutil.rmtree(tmp_path / "goes", ignore_errors=True)  # after it was seen to be a folder
+        return whole(folder)
+
+    (tmp_path / "goes" / artifact.CONFIG).unlink()
+    monkeypatch.setattr(artifact, "versions", versions)
+    sight = look([tmp_path])
+    assert (list(sight.found), sight.missing, sight.unclear) == (["stays"], [], {})
+
+
+def test_a_file_that_goes_while_its_model_is_looked_at_takes_no_model_out(
+    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_artifact(tmp_path, "m")
+    fact = polling._fact
+
+    def gone(file: Path) -> object:
+        raise FileNotFoundError(2, "No such file or directory", str(file))
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path)
+        served = polled.repository.models["m"]
+        monkeypatch.setattr(polling, "_fact", gone)
+        assert await polled.look() == {"m": 1}
+        assert not caplog.records
+        for _ in range(2):
+            assert await polled.look() == {"m": 1}
+        monkeypatch.setattr(polling, "_fact", fact)
+        assert await polled.look() == {"m": 1}
+        assert polled.repository.models["m"] is served
+
+    run(scenario())
+    assert caplog.text.count("model 'm' cannot be looked at; it stays as it is") == 1  # as it was so twice
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "another"])
+def test_a_model_that_changes_while_it_is_loaded_has_not_failed(
+    tmp_path: Path, fake_artifact: Make, caplog: pytest.LogCaptureFixture, becomes: str
+) -> None:
+    fake_artifact(tmp_path, "first")
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path)
+        opens = polled.repository.open
+        assert opens is not None
+
+        def taken_away(path: Path) -> Model:
+            shutil.rmtree(tmp_path / "m")
+            if becomes == "another":
+                fake_artifact(tmp_path, "m")
+            raise PenstockError("model.fake: No such file or directory")
+
+        fake_artifact(tmp_path, "m")
+        polled.repository.open = taken_away
+        assert await polled.look() == {"first": 1}
+        assert (polled.repository.failures, polled.repository.load_failures) == ({}, {})
+        polled.repository.open = opens
+        assert await polled.look() == ({"first": 1} if becomes == "nothing" else {"first": 1, "m": 1})
+
+    run(scenario())
+    assert "ERROR" not in [record.levelname for record in caplog.records]
+
+
+def test_a_model_that_changes_at_each_load_is_told_at_the_second(tmp_path: Path, fake_artifact: Make) -> None:
+    fake_artifact(tmp_path, "first")
+
+    async def scenario() -> None:
+        polled = Polled(tmp_path)
+
+        def exchanged(path: Path) -> Model:
+            shutil.rmtree(tmp_path / "m")
+            fake_artifact(tmp_path, "m")
+            raise PenstockError("model.fake: is damaged")
+
+        fake_artifact(tmp_path, "m")
+        polled.repository.open = exchanged
+        for failures in ({}, {"m": 1}):
+            await polled.look()
+            assert polled.repository.load_failures == failures
+
+    run(scenario())
+
+
+def test_a_look_that_fails_is_told_once_the_next_fails_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([OSError("one"), None, OSError("two"), OSError("three"), OSError("four")])
+
+    async def scenario() -> None:
+        poll, over = Poll([tmp_path]), asyncio.Event()
+
+        async def once(repository: Repository) -> None:
+            if (found := next(looks, over)) is over:
+                over.set()
+            elif found is not None:
+                raise found
+
+        monkeypatch.setattr(poll, "once", once)
+        stop = await poll.start(Repository(), 0.001)
+        await over.wait()
+        await stop(1)
+
+    run(scenario())
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "OSError: three" in caplog.text
+
+
 def test_what_changes_while_the_models_are_loaded_is_not_missed(tmp_path: Path, fake_artifact: Make) -> None:
     fake_artifact(tmp_path, "m")
     poll = Poll([tmp_path])
@@ -191,7 +323,7 @@ def test_what_changes_while_the_models_are_loaded_is_not_missed(tmp_path: Path, 
 
     async def scenario() -> None:
         repository = open_repository([tmp_path], Limits(), Metrics(), "poll")
-        assert poll._tried["m"].stamp != look([tmp_path])[0]["m"].stamp
+        assert poll._tried["m"].stamp != look([tmp_path]).found["m"].stamp
         await poll.once(repository)
         assert repository.models["m"].version == 2
 
@@ -217,12 +349,12 @@ def test_two_models_of_one_name_are_one_and_patterns_in_file_names_are_letters(
 ) -> None:
     fake_artifact(tmp_path / "a", "m")
     fake_artifact(tmp_path / "b", "m")
-    found, missing = look([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    assert (found["m"].path, missing) == (tmp_path / "a" / "m", [tmp_path / "c"])
+    sight = look([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    assert (sight.found["m"].path, sight.missing) == (tmp_path / "a" / "m", [tmp_path / "c"])
     odd, near = tmp_path / "n[1].onnx", tmp_path / "n1.onnx"
     for path in (odd, near):
         path.write_bytes(b"x")
-    assert [fact[0] for fact in look([odd])[0]["n[1]"].stamp] == ["n[1].onnx"]
+    assert [fact[0] for fact in look([odd]).found["n[1]"].stamp] == ["n[1].onnx"]
 
 
 @pytest.mark.parametrize("name", [b"b\xff", b"two words", b"x" * 129])

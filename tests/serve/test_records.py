@@ -22,10 +22,12 @@ def test_an_id_of_the_clients_is_kept_and_quoted() -> None:
 
 
 @pytest.mark.parametrize("id", [b"", b"a b", b"a\r\nb", b"\x1b[2J", "é".encode(), b"x" * 129], ids=repr)
-def test_an_id_that_is_long_or_not_printable_is_none(id: bytes) -> None:
-    record = sent(id)
-    assert not record.quoted
+def test_an_id_that_is_long_or_not_printable_is_replaced_and_the_answer_says_by_which(id: bytes) -> None:
+    record, named = sent(id), sent(id)
+    assert record.quoted
     assert re.fullmatch(r"[0-9a-f]{8}-\d+", record.name())
+    named.found("m", 1, "own")
+    assert (named.name(), named.quoted) == ("own", True)
 
 
 @given(st.binary(max_size=200))

@@ -14,9 +14,10 @@ import pytest
 from penstock import artifact
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
+from penstock.serve.lifecycle import open_repository
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 
 
 def opened(*paths: Path) -> Repository:

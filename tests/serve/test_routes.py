@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.serve.errors import RequestError
+from penstock.serve.lifecycle import Lifecycle, open_repository, open_with
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
-from penstock.serve.repository import Repository, open_repository
+from penstock.serve.repository import Repository
 from penstock.serve.routes import difference, parse, turns
 from penstock.signature import Dim, Signature, Tensor
 
@@ -313,9 +314,37 @@ def test_routes_are_changed_while_the_server_runs(
     assert server.ask("POST", "/v2/models/r/infer", BODY).json["model_name"] == "b"
     assert server.metric('penstock_route_requests_total{model="a",route="r"}') == 1
     refused = server.ask("PUT", "/v2/routes", {"r": {"c": 1}})
-    assert (refused.status, refused.error) == (400, "route 'r': no model is named 'c'")
+    assert (refused.status, refused.error) == (400, "route 'r': no model is named 'c'; the models are a, b")
     assert server.ask("PUT", "/v2/routes", {}).json == {}
     assert server.ask("POST", "/v2/models/r/infer", BODY).status == 404
+
+
+def test_a_model_that_is_not_there_is_told_with_those_that_are_the_nearest_first(
+    tmp_path: Path, fake_artifact: Make
+) -> None:
+    for name in ("digits-onnx-fp32", "digits-onnx-int8", "people"):
+        fake_artifact(tmp_path, name)
+    words = "no model is named 'digit-int8'; the models are digits-onnx-int8, digits-onnx-fp32, people"
+    with pytest.raises(PenstockError) as caught:
+        open_with([tmp_path], Limits(), Metrics(), Lifecycle(routes={"digits": {"digit-int8": 1}}))
+    assert str(caught.value) == f"--route 'digits': {words}"
+    with pytest.raises(RequestError) as refused:
+        open_repository([tmp_path], Limits(), Metrics()).change_routes({"digits": {"digit-int8": 1}})
+    assert (str(refused.value), refused.value.status) == (f"route 'digits': {words}", 400)
+
+
+def test_by_mode_poll_clients_lead_routes_to_models_that_are_there_or_were_led_to_before(
+    tmp_path: Path, fake_artifact: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_artifact(tmp_path, "a")
+    found, _ = open_with([tmp_path], Limits(), Metrics(), Lifecycle("poll", routes={"r": {"a": 9, "to-come": 1}}))
+    assert "--route leads to 'to-come', which is still to come: the models are a" in caplog.text
+    with pytest.raises(RequestError, match="route 's': no model is named 'b'; the models are a") as refused:
+        found.change_routes({"s": {"b": 1}})
+    assert refused.value.status == 400
+    wanted = {**found.routes.as_dict(), "s": {"a": 1}}
+    found.change_routes(wanted)
+    assert found.routes.as_dict() == {"r": {"a": 9, "to-come": 1}, "s": {"a": 1}}
 
 
 def test_by_mode_none_routes_stay_as_they_are(pairs: Repository) -> None:

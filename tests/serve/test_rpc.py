@@ -271,5 +271,5 @@ def test_a_port_that_is_taken_is_told_before_the_models_are_loaded(
     from penstock.errors import PenstockError
 
     port = address.rpartition(":")[2]
-    with pytest.raises(PenstockError, match=f"--grpc-port {port}: cannot listen there"):
+    with pytest.raises(PenstockError, match=f"--grpc-port {port}: another program listens there"):
         CliRunner().invoke(cli.app, ["serve", str(models), "--port", "0", "--grpc-port", port], catch_exceptions=False)

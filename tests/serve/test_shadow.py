@@ -366,7 +366,9 @@ def test_a_server_compares_what_it_answered_over_every_road(
         assert client.infer("r", inputs).get_response().model_name == "a"
     server.wait_for_metric(agreed, 3)
     assert server.ask("POST", "/v2/models/a/infer", {"inputs": listed}).status == 200  # it is of the route
-    told = server.ask("GET", "/debug/shadow").json
+    answer = server.ask("GET", "/debug/shadow")
+    assert b"\n  " in answer.body  # readable as it stands
+    told = answer.json
     (shadow,) = told["shadows"]
     assert (shadow["name"], shadow["model"], shadow["share"], shadow["agreed"]) == ("r", "b", 1.0, 3)
     assert [case["id"] for case in shadow["worst"]] == ["mine", None, None]

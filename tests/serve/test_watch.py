@@ -75,7 +75,16 @@ def test_an_id_comes_back_with_the_answer_and_with_a_refusal(
     answer = watched.ask("POST", path, body, {"X-Request-Id": "mine-1"})
     assert (answer.status, answer.headers["x-request-id"]) == (status, "mine-1")
     assert "x-request-id" not in watched.ask("POST", path, body).headers
-    assert "x-request-id" not in watched.ask("POST", path, body, {"X-Request-Id": "a b"}).headers
+    for unfit in ("a b", "x" * 129, ""):
+        assert MADE.fullmatch(watched.ask("POST", path, body, {"X-Request-Id": unfit}).headers["x-request-id"])
+
+
+def test_an_id_that_replaces_the_client_s_is_the_one_that_its_request_is_told_by(watched: Server) -> None:
+    given = watched.ask("POST", f"/v2/models/{NAME}/infer", digits(), {"X-Request-Id": "a b"}).headers["x-request-id"]
+    told = watched.ask("GET", f"/debug/slow?model={NAME}").json["requests"]
+    assert given in [entry["request_id"] for entry in told]
+    named = watched.ask("POST", f"/v2/models/{NAME}/infer", {**digits(), "id": "own"}, {"X-Request-Id": "a b"})
+    assert named.headers["x-request-id"] == "own"
 
 
 def test_an_id_comes_back_by_the_road_of_bodies_in_chunks(watched: Server) -> None:
@@ -125,6 +134,9 @@ def test_ids_come_back_over_grpc(address: str) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             ask(request)
         assert "x-request-id" not in dict(caught.value.trailing_metadata())
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(request, metadata=(("x-request-id", "a b"),))
+        assert MADE.fullmatch(dict(caught.value.trailing_metadata())["x-request-id"])
         late = messages.message("ModelInferRequest")(model_name="slow")
         late.inputs.add(name="turns", datatype="INT64", shape=[1]).contents.int64_contents.append(3000)
         with pytest.raises(grpc.RpcError) as caught:

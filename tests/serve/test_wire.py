@@ -11,6 +11,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.limits import bounded
 from penstock.serve.metrics import Metrics
 from penstock.serve.repository import Repository
+from penstock.serve.rooms import gathered
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
@@ -77,7 +78,7 @@ def pieces(*messages: dict[str, Any], most: int = 100) -> bytes:
     async def receive() -> Any:
         return next(queue)
 
-    return asyncio.run(received(bounded(receive, [], most)))  # type: ignore[arg-type]
+    return bytes(asyncio.run(gathered(received(bounded(receive, [], most)), most)))
 
 
 def test_a_body_in_pieces_is_whole_again() -> None:

@@ -1,0 +1,99 @@
+"""Memory for bodies, taken as they come: a head alone takes none for all that it says.
+
+It grows without being copied. Copying tens of megabytes, and faulting in the pages they are copied to, keeps an event
+loop from everybody else for as long as a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+_ALIGNED = 64
+_FIRST = 2**20
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+def room(length: int, aligned: int) -> memoryview:
+    """Memory of a length, in which what lies from `aligned` on lies as arrays should."""
+    held = np.empty(length + _ALIGNED, np.uint8)
+    start = -(held.__array_interface__["data"][0] + aligned) % _ALIGNED
+    return held.data[start : start + length]
+
+
+class Room:
+    """Memory that is filled a piece at a time, and grows as it is.
+
+    Args:
+        most: bytes that it may come to hold.
+        aligned: where what lies from there on lies as arrays should.
+    """
+
+    def __init__(self, most: int, aligned: int = 0) -> None:
+        self.most, self.filled = most, 0
+        self._start = -aligned % _ALIGNED
+        self._map: mmap.mmap | None = None
+        if most <= _FIRST:
+            self._view = room(most, aligned)
+        else:
+            self._grow(_FIRST)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds all that it may."""
+        return self.filled >= self.most
+
+    def free(self) -> memoryview:
+        """Where the next bytes go: at least one, as long as it is not whole. What it gave before must be let go of."""
+        if self.filled == len(self._view) and not self.whole:
+            self._grow(min(self.most, 2 * self.filled))
+        return self._view[self.filled : self.most]
+
+    def took(self, count: int) -> None:
+        """So many bytes have been put where they go."""
+        self.filled += count
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Put bytes behind what is there.
+
+        Raises:
+            ValueError: they are more than it may hold.
+        """
+        left = memoryview(data)
+        if len(left) > self.most - self.filled:
+            raise ValueError(f"{len(left)} bytes more than {self.filled} are over {self.most}")
+        while len(left):
+            free = self.free()
+            count = min(len(free), len(left))
+            free[:count] = left[:count]
+            del free
+            self.took(count)
+            left = left[count:]
+
+    def content(self) -> memoryview:
+        """What it holds."""
+        return self._view[: self.filled]
+
+    def _grow(self, size: int) -> None:
+        if self._map is None:
+            self._map = mmap.mmap(-1, self._start + size, flags=_PRIVATE)
+        else:
+            self._view.release()
+            self._map.resize(self._start + size)  # moves pages, not bytes
+        self._view = memoryview(self._map)[self._start :]
+
+
+async def gathered(pieces: AsyncIterator[bytes], most: int) -> bytes | memoryview:
+    """All pieces as one, which come to no more than `most` bytes; a single one as it is."""
+    first, held = b"", None
+    async for piece in pieces:
+        if held is None and not first:
+            first = piece
+        elif piece:
+            if held is None:
+                held = Room(most)
+                held.add(first)
+            held.add(piece)
+    return first if held is None else held.content()

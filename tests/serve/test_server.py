@@ -1,0 +1,50 @@
+"""Where a server listens: what is wrong with an address or a port is told by the option that is at fault."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.serve.server import Address, Settings, serve
+
+
+def refused(tmp_path: Path, address: Address) -> str:
+    """Why a server does not begin there; no model is looked for before."""
+    with pytest.raises(PenstockError) as caught:
+        serve([tmp_path], Settings(address=address), print)
+    return str(caught.value)
+
+
+def test_an_address_of_another_machine_is_the_host_s_fault(tmp_path: Path) -> None:
+    told = refused(tmp_path, Address("192.0.2.1", 0))  # which is for documentation alone
+    assert told.startswith("--host 192.0.2.1: is no address of this machine; choose 127.0.0.1")
+    assert "--port" not in told
+
+
+@pytest.mark.parametrize("host", ["300.1.1.1", "nobody.invalid", "a b", "", "x" * 300, "\udcff"])
+def test_what_is_no_address_is_the_host_s_fault(tmp_path: Path, host: str) -> None:
+    told = refused(tmp_path, Address(host, 0))
+    assert told.startswith(f"--host {host[:80]}: is no address, and no name of one: ")
+    assert "--port" not in told
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_port_that_is_taken_is_the_port_s_fault(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = refused(tmp_path, Address(port=port) if option == "--port" else Address(port=0, grpc_port=port))
+    assert told == (f"{option} {port}: another program listens there, at --host 127.0.0.1; choose another {option}")
+
+
+def test_a_port_that_is_for_the_system_alone_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(self: socket.socket, address: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket.socket, "bind", bind)  # as root may, whom tests may be run by
+    told = refused(tmp_path, Address(port=80))
+    assert told == "--port 80: such low ports are for the system alone; choose one from 1024 on"
