@@ -25,7 +25,7 @@ from penstock.bench import operations
 from penstock.errors import PenstockError
 
 TIMEOUT_S = 600
-_RUNS = 5
+_RUNS = 2
 # What each runtime's import brings, which no model answers for.
 _LIBRARIES = {
     "onnxruntime": ("onnxruntime",),
