@@ -14,7 +14,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import penstock
-from penstock.serve import calls, control, messages, payloads, rpcguard
+from penstock import messages
+from penstock.serve import calls, control, payloads, rpcguard
 from penstock.serve.access import Access
 from penstock.serve.drain import Calls
 from penstock.serve.errors import RequestError

@@ -67,6 +67,7 @@ TORCH_FREE = (
     "penstock.launches",
     "penstock.leases",
     "penstock.machine",
+    "penstock.messages",
     "penstock.operators",
     "penstock.options",
     "penstock.ortvalues",
