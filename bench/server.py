@@ -257,8 +257,9 @@ class Session:
         guess = self._run(self._order(slots=_GUESS_CONNECTIONS, seconds=min(_PROBE_S, self._plan.seconds)), "guess")
 
         def at(rate: float, seconds: float, purpose: str) -> Verdict:
-            # Twice the samples that a p99 takes.
-            seconds = min(_LONGEST_PROBE_S, max(seconds, 2 * needed(99.0) / rate))
+            # As many samples as a p99 takes, and twice as many where it is confirmed.
+            samples = needed(99.0) * (2 if purpose == "confirm" else 1.1)
+            seconds = min(_LONGEST_PROBE_S, max(seconds, samples / rate))
             run = self._run(self._hopeful(rate, seconds, limit_s), purpose)
             return Verdict(runs.over(run, limit_s) <= _OVER and run["ended"] is None, run["void"] is not None)
 

@@ -47,6 +47,7 @@ class Toy:
     answered: int = 0
     connections: list[socket.socket] = field(default_factory=list)
     dead: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def port(self) -> int:
@@ -108,18 +109,20 @@ class Toy:
 
     def _infer(self, request: dict[str, Any]) -> bytes:
         told = self.behaviour
-        self.answered += 1
+        with self.lock:
+            self.answered += 1
+            number = self.answered
         if told.hang:
             time.sleep(30)
         if time.monotonic() > told.stall_at:
             told.stall_at = float("inf")
             time.sleep(told.stall_s)
         time.sleep(told.delay_s)
-        if told.refuse_every and self.answered % told.refuse_every == 0:
+        if told.refuse_every and number % told.refuse_every == 0:
             return _http(503, {"error": "busy"})
         (tensor,) = request["inputs"]
-        factor = 3.0 if told.wrong_every and self.answered > 200 and self.answered % told.wrong_every == 0 else 2.0
-        nudge = 1 + 1e-6 * (self.answered % 5) if told.jitter else 1.0
+        factor = 3.0 if told.wrong_every and number > 200 and number % told.wrong_every == 0 else 2.0
+        nudge = 1 + 1e-6 * (number % 5) if told.jitter else 1.0
         data = [factor * value * nudge for value in tensor["data"]]
         output = {"name": "y", "datatype": "FP32", "shape": tensor["shape"], "data": data}
         return _http(200, {"model_name": "double", "outputs": [output]}, chunked=told.chunked, closes=told.closes)
