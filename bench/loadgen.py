@@ -25,6 +25,8 @@ _FIGURE = re.compile(r"^([^:=\n]+?)\s*[:=]\s*(.+?)\s*$", re.MULTILINE)
 _AT_ONCE = 65_536
 # A server's answers are awaited by so many threads, an offline batch by as many.
 _THREADS = 32
+# Samples in a query of scenario MultiStream; MLPerf's rules fix it.
+STREAMS = 8
 
 
 class Subject(Protocol):
@@ -37,14 +39,16 @@ class Subject(Protocol):
 class Settings:
     """What LoadGen is told.
 
-    `target_qps` is of the scenarios Server and Offline, `target_ms` the latency that Server's p99 is to keep.
+    `target_qps` is what scenario Server asks at, and for the others a guess: of as many samples LoadGen makes its
+    queries beforehand, and ends early where they were too few. `target_ms` is the latency that Server's p99 is to
+    keep.
     """
 
     scenario: str
     logs: Path
     seconds: float = 10.0
     samples: int = 64
-    target_qps: float | None = None
+    target_qps: float = 1000.0
     target_ms: float | None = None
     least_queries: int = 100
     threads: int = _THREADS
@@ -116,6 +120,32 @@ class Desk:
             thread.join(timeout=5)
 
 
+def guessed_rate(make: Callable[[], Subject], threads: int, rows: int = 1, seconds: float = 0.5) -> float:
+    """Samples a second that so many threads have answered, tried for a moment.
+
+    Args:
+        make: a subject for one thread.
+        threads: how many ask.
+        rows: samples that each asks for at once.
+        seconds: how long it is tried.
+    """
+    counts = [0] * threads
+
+    def ask(place: int, subject: Subject) -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            subject.ask([0] * rows)
+            counts[place] += rows
+
+    asking = [threading.Thread(target=ask, args=(place, make()), daemon=True) for place in range(threads)]
+    began = time.perf_counter()
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    return max(1.0, sum(counts) / (time.perf_counter() - began))
+
+
 def run(settings: Settings, make: Callable[[], Subject]) -> Outcome:
     """A scenario from its begin to its end.
 
@@ -171,14 +201,18 @@ def told(loadgen: Any, settings: Settings) -> Any:
     found.mode = loadgen.TestMode.PerformanceOnly
     found.min_duration_ms = int(1e3 * settings.seconds)
     found.min_query_count = settings.least_queries
+    rate = float(settings.target_qps)
     if settings.scenario == "server":
-        found.server_target_qps = float(settings.target_qps or 1.0)
+        found.server_target_qps = rate
         found.server_target_latency_ns = int(1e6 * (settings.target_ms or 100.0))
     elif settings.scenario == "offline":
-        found.offline_expected_qps = float(settings.target_qps or 1.0)
+        found.offline_expected_qps = rate
         found.min_query_count = 1
     elif settings.scenario == "multistream":
-        found.multi_stream_samples_per_query = 8
+        found.multi_stream_samples_per_query = STREAMS
+        found.multi_stream_expected_latency_ns = int(1e9 * STREAMS / rate)
+    else:
+        found.single_stream_expected_latency_ns = int(1e9 / rate)
     return found
 
 

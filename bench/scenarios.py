@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,17 +66,32 @@ def measure(word: str, model: str | None, plan: Plan, choice: Choice) -> dict[st
     return (_of_server if target.is_url(word) else _of_artifact)(word, model, plan, choice)
 
 
-def _settings(plan: Plan, choice: Choice, samples: int, rate_guess: float, most_at_once: int) -> Settings:
+# LoadGen's queries are made beforehand: of too few the run ends early, of some more it takes a little memory.
+_MORE = {"singlestream": 2.0, "multistream": 2.0, "offline": 1.1}
+
+
+def _settings(
+    plan: Plan, choice: Choice, samples: int, make: Callable[[], Subject], threads: int, most_at_once: int
+) -> Settings:
+    rate = plan.rates[0] if plan.rates else None
+    if rate is None:
+        rate = _MORE[choice.scenario] * loadgen.guessed_rate(make, threads, most_at_once)
     return Settings(
         scenario=choice.scenario,
         logs=choice.logs or Path(f"loadgen-{choice.scenario}"),
         seconds=plan.seconds,
         samples=samples,
-        target_qps=plan.rates[0] if plan.rates else rate_guess,
+        target_qps=rate,
         target_ms=plan.slo_ms,
-        threads=plan.concurrency[0] if plan.concurrency else 8 if choice.scenario == "multistream" else 32,
+        threads=threads,
         most_at_once=most_at_once,
     )
+
+
+def _threads(plan: Plan, choice: Choice) -> int:
+    if choice.scenario == "singlestream":
+        return 1
+    return plan.concurrency[0] if plan.concurrency else loadgen.STREAMS if choice.scenario == "multistream" else 32
 
 
 def _of_server(url: str, model: str | None, plan: Plan, choice: Choice) -> dict[str, Any]:
@@ -92,8 +106,7 @@ def _of_server(url: str, model: str | None, plan: Plan, choice: Choice) -> dict[
         def subject() -> Subject:
             return OverHttp(connect, requests, checker.right)
 
-        rate = 0.0 if choice.scenario != "offline" else _guessed(subject())
-        settings = _settings(plan, choice, len(requests), rate, 1)
+        settings = _settings(plan, choice, len(requests), subject, _threads(plan, choice), 1)
         outcome = loadgen.run(settings, subject)
         sizes = [len(payload.body) for payload in made.requests]
         return {
@@ -120,15 +133,6 @@ def _connector(found: Target) -> Callable[[], socket.socket]:
         return found.access.context.wrap_socket(made, server_hostname=goal.host) if goal.tls else made
 
     return connect
-
-
-def _guessed(subject: Subject) -> float:
-    """About how many samples a second there may be: LoadGen makes an offline query of as many as fill its time."""
-    began, count = time.perf_counter(), 0
-    while time.perf_counter() - began < 0.5:
-        subject.ask([0])
-        count += 1
-    return 2 * count / 0.5
 
 
 class Runs:
@@ -169,10 +173,9 @@ def _of_artifact(word: str, model: str | None, plan: Plan, choice: Choice) -> di
     with found.load(device=choice.device, threads=choice.threads) as runner:
         subject = Runs(runner, found)
         most = signature.max_batch if choice.scenario in ("offline", "multistream") else 1
-        rate = 0.0 if choice.scenario != "offline" else _guessed(subject) * most
-        settings = _settings(plan, choice, golden, rate, most)
-        # A runner is called by one thread at a time.
-        settings = Settings(**{**vars(settings), "threads": 1})
+        settings = _settings(
+            plan, choice, golden, lambda: subject, 1, most
+        )  # a runner is called by one thread at a time
         outcome = loadgen.run(settings, lambda: subject)
     return {
         **_result(outcome, settings, ["an answer is right if it is within the limits of the artifact's receipt"]),
