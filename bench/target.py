@@ -30,6 +30,10 @@ class Gone(PenstockError):
     """Nobody answers there any more."""
 
 
+class Refused(PenstockError):
+    """The server does not let this in."""
+
+
 def is_url(text: str) -> bool:
     return text.lower().startswith(SCHEMES)
 
@@ -236,7 +240,7 @@ def _get(target: Target, path: str, method: str = "GET", body: bytes = b"") -> t
     except Unanswered as error:
         raise Gone(f"{target.url}{path}: {error}") from None
     if answer.status in (401, 403):
-        raise PenstockError(f"{target.url}{path}: {answer.error}; PENSTOCK_API_KEY or --key-file gives a key")
+        raise Refused(f"{target.url}{path}: {answer.error}; PENSTOCK_API_KEY or --key-file gives a key")
     try:
         return answer.status, json.loads(answer.body)
     except ValueError:
@@ -270,7 +274,11 @@ def _input(said: Mapping[str, Any]) -> Input:
 
 
 def _models(target: Target) -> list[str]:
-    status, said = _get(target, "/v2/repository/index", "POST", b"{}")
+    """Those that the server lists, which it need not do, nor for everybody."""
+    try:
+        status, said = _get(target, "/v2/repository/index", "POST", b"{}")
+    except Refused:
+        return []
     if status != 200 or not isinstance(said, list):
         return []
     return sorted({str(each["name"]) for each in said if each.get("state", "READY") in ("READY", "")})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,6 +85,10 @@ KeyFile = Annotated[
     Path | None,
     _servers("--key-file", metavar="FILE", help="File with the API key; default: PENSTOCK_API_KEY's, if it is set."),
 ]
+Header = Annotated[
+    list[str] | None,
+    _servers("--header", metavar="NAME: VALUE", help="Goes with every request, over HTTP and gRPC; repeatable."),
+]
 Ca = Annotated[
     Path | None, _servers("--ca", metavar="FILE", help="Certificates in PEM to trust; default: the system's.")
 ]
@@ -124,6 +128,7 @@ class Asked:
     grpc: str | None
     key_file: Path | None
     ca: Path | None
+    header: list[str] | None
     loadgen: str | None
     logs: Path | None
     device: str = "cpu"
@@ -177,7 +182,7 @@ def measure(paths: list[str], asked: Asked, json: Path | None) -> int:
 
 
 def _plan(server: Any, asked: Asked) -> Any:
-    from penstock.client.access import access
+    from penstock.client.access import access, header
 
     sources = import_stage("penstock.bench.sources", "serve")
     counts, rates = asked.concurrency, _rates(asked.rate)
@@ -198,7 +203,7 @@ def _plan(server: Any, asked: Asked) -> Any:
         timeout_s=asked.timeout,
         tolerance=asked.tolerance,
         wanted=sources.Wanted(asked.form, asked.data, asked.artifact, asked.rows, sources.shapes(asked.shape or ())),
-        access=access(asked.key_file, asked.ca),
+        access=replace(access(asked.key_file, asked.ca), more=tuple(header(text) for text in asked.header or ())),
         grpc=asked.grpc,
     )
 

@@ -59,6 +59,7 @@ def bench(
     grpc: loading.Grpc = None,
     key_file: loading.KeyFile = None,
     ca: loading.Ca = None,
+    header: loading.Header = None,
     loadgen: loading.LoadGen = None,
     logs: loading.Logs = None,
 ) -> None:
@@ -96,6 +97,7 @@ def bench(
             grpc=grpc,
             key_file=key_file,
             ca=ca,
+            header=header,
             loadgen=loadgen,
             logs=logs,
             device=device,
