@@ -243,7 +243,7 @@ class Session:
         stages = None if before is None or after is None else after.since(before)
         run = {**runs.described(tally, order, self._fleet.processes, stages), "purpose": purpose}
         self.runs.append(run)
-        if purpose not in ("probe", "guess"):  # which are there to find what fails
+        if purpose not in ("guess", "probe", "confirm"):  # which are there to find what fails
             self.warnings += runs.warnings(run, order.most)
         self.interrupted = self.interrupted or ended
         self.lost = self.lost or tally.lost or silent(run)
@@ -261,7 +261,9 @@ class Session:
             samples = needed(99.0) * (2 if purpose == "confirm" else 1.1)
             seconds = min(_LONGEST_PROBE_S, max(seconds, samples / rate))
             run = self._run(self._hopeful(rate, seconds, limit_s), purpose)
-            return Verdict(runs.over(run, limit_s) <= _OVER and run["ended"] is None, run["void"] is not None)
+            kept = runs.over(run, limit_s) <= _OVER and run["ended"] is None
+            # What the generator adds is in the latencies: where they are within the limit all the same, it is kept.
+            return Verdict(kept, run["void"] is not None and not kept)
 
         short = min(_PROBE_S, self._plan.seconds)
         start = max(1.0, 0.6 * float(guess["throughput_per_s"]))
@@ -272,6 +274,7 @@ class Session:
         self.slo |= {"rate_per_s": found.rate_per_s, "generator_bound": found.bounded}
         if found.rate_per_s is not None:
             self.slo["p99_s"] = self.runs[-1]["p99_s"]
+            self.warnings += runs.warnings(self.runs[-1], self._plan.connections)
         if found.bounded:
             self.warnings.append(
                 {
