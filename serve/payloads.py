@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.serve import messages, protocol, replies
+from penstock import messages
+from penstock.serve import protocol, replies
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.sharedmemory import Regions

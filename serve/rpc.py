@@ -12,7 +12,8 @@ import grpc
 from google.protobuf import json_format
 
 import penstock
-from penstock.serve import calls, control, messages, payloads, rpcguard
+from penstock import messages
+from penstock.serve import calls, control, payloads, rpcguard
 from penstock.serve.drain import Calls
 from penstock.serve.errors import RequestError
 from penstock.serve.gate import Gate, Refused

@@ -11,7 +11,8 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from penstock.serve import calls, messages, rpcguard
+from penstock import messages
+from penstock.serve import calls, rpcguard
 from penstock.serve.access import Access
 from penstock.serve.drain import Calls
 from penstock.serve.gate import Gate, Refused

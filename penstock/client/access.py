@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,15 +18,19 @@ _LONGEST = 512
 
 @dataclass(frozen=True)
 class Access:
-    """An API key, if any, and a file of certificates to trust, in PEM; None trusts those that the system does."""
+    """An API key, if any, and a file of certificates to trust, in PEM; None trusts those that the system does.
+
+    `more` are headers that go with every request besides, by their names in lower case.
+    """
 
     key: str | None = field(default=None, repr=False)
     ca: Path | None = None
+    more: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """What goes with every request."""
-        return {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+        return {**({} if self.key is None else {"authorization": f"Bearer {self.key}"}), **dict(self.more)}
 
     @cached_property
     def context(self) -> ssl.SSLContext:
@@ -70,3 +75,15 @@ def access(key_file: Path | None, ca: Path | None) -> Access:
     if not key or len(key) > _LONGEST or not all("!" <= letter <= "~" for letter in key):
         raise PenstockError(f"{source}: must be one API key, up to {_LONGEST} letters without a space")
     return Access(key, ca)
+
+
+def header(text: str) -> tuple[str, str]:
+    """`NAME: VALUE` as a header's name, in lower case, and its value.
+
+    Raises:
+        PenstockError: it is not of that form.
+    """
+    name, colon, value = text.partition(":")
+    if not colon or not re.fullmatch(r"[\w-]+", name.strip(), re.ASCII) or not value.strip().isprintable():
+        raise PenstockError(f"--header {text[:80]!r}: must be NAME: VALUE, as in 'authorization: Bearer …'")
+    return name.strip().lower(), value.strip()

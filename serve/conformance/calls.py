@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from penstock.serve import messages
+from penstock import messages
 from penstock.serve.conformance.target import NUMPY, Failed, Skipped, Target
 
 # Where a tensor's numbers lie in its `contents`; FP16 has no place there.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
-from penstock.client.access import Access
+from penstock.client.access import Access, header
 from penstock.errors import PenstockError
 from penstock.serve.conformance.target import NUMPY, Answer, Failed, Skipped, Target
 
@@ -41,7 +40,7 @@ def connect(
         PenstockError: nobody answers there, or no model of it takes numbers alone.
     """
     address = url if "://" in url else f"http://{url}"
-    given = dict(_header(text) for text in headers)
+    given = dict(header(text) for text in headers)
     target = Target(address, timeout_s, reload=reload, headers={**access.headers, **given}, access=access)
     _see_address(target)
     try:
@@ -55,13 +54,6 @@ def connect(
         )
     _find_grpc(target, grpc)
     return target
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not re.fullmatch(r"[\w-]+", name.strip(), re.ASCII) or not value.strip().isprintable():
-        raise PenstockError(f"--header {text[:80]!r}: must be NAME: VALUE, as in 'authorization: Bearer …'")
-    return name.strip().lower(), value.strip()
 
 
 def _see_address(target: Target) -> None:

@@ -69,6 +69,7 @@ TORCH_FREE = (
     "penstock.launches",
     "penstock.leases",
     "penstock.machine",
+    "penstock.messages",
     "penstock.operators",
     "penstock.options",
     "penstock.ortvalues",

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from penstock.serve import messages
+from penstock import messages
 
 SERVICE = f"/{messages.SERVICE}/"
 # Told of a request (its path and body) and of the answer (status, headers, body); gives the answer that goes out.

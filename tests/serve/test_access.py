@@ -381,7 +381,7 @@ class TestRpc:
     def call(self, keyed: Keyed, address: str) -> Iterator[Callable[..., tuple[str, Any]]]:
         calls = pytest.importorskip("penstock.serve.conformance.calls")
         grpc = pytest.importorskip("grpc")
-        from penstock.serve import messages
+        from penstock import messages
 
         with closing(grpc.insecure_channel(address)) as channel:
 
@@ -452,7 +452,7 @@ class TestRpc:
 
     def test_a_call_over_the_rate_is_told_when_to_ask_again(self, own: Keyed) -> None:
         grpc = pytest.importorskip("grpc")
-        from penstock.serve import messages
+        from penstock import messages
 
         own.keys["few"] = add(own.file, "few", rate=0.1, burst=3)
         own.wait("/v2/models/pair", "few", 200)
@@ -471,7 +471,7 @@ class TestRpc:
         grpc = pytest.importorskip("grpc")
         import queue
 
-        from penstock.serve import messages
+        from penstock import messages
 
         waiting: queue.Queue[Any] = queue.Queue()
         reader = messages.message("ModelStreamInferResponse").FromString
@@ -507,7 +507,7 @@ class TestRpc:
 
 
 def infer_message() -> Any:
-    from penstock.serve import messages
+    from penstock import messages
 
     request = messages.message("ModelInferRequest")(model_name="pair")
     ids = request.inputs.add(name="ids", datatype="INT64", shape=[1, 2])

@@ -153,7 +153,7 @@ def test_old_versions_of_tls_and_plain_http_are_not_spoken(secure: tuple[Server,
 
 def rpc_ready(server: Server, root: bytes) -> bool:
     grpc = pytest.importorskip("grpc")
-    from penstock.serve import messages
+    from penstock import messages
 
     (address,) = re.findall(r"gRPC at (\S+)", "\n".join(server.lines))
     options = [("grpc.use_local_subchannel_pool", 1)]

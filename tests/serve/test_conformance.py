@@ -15,9 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from penstock import cli
+from penstock import cli, messages
 from penstock.errors import PenstockError
-from penstock.serve import messages
 from penstock.serve.conformance import run
 from penstock.serve.conformance.calls import Calls
 from penstock.serve.conformance.checks import every

@@ -84,7 +84,7 @@ def test_a_lame_duck_is_not_ready_and_answers_with_word_to_leave(
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from penstock.serve import messages
+    from penstock import messages
 
     server = start_server(slow_onnx, "--lame-duck-s", "2")
     held = kept_alive(server)
@@ -239,7 +239,7 @@ def test_a_client_that_connects_as_the_server_closes_is_answered_or_refused_but_
 
 
 def asked_rpc(count: int) -> Any:
-    from penstock.serve import messages
+    from penstock import messages
 
     entry = {"name": "turns", "datatype": "INT64", "shape": [1]}
     raw = [np.array([count], np.int64).tobytes()]
@@ -247,7 +247,7 @@ def asked_rpc(count: int) -> Any:
 
 
 def streaming(channel: Any) -> Any:
-    from penstock.serve import messages
+    from penstock import messages
 
     write = messages.message("ModelInferRequest").SerializeToString
     read = messages.message("ModelStreamInferResponse").FromString
@@ -259,7 +259,7 @@ def test_calls_and_streams_of_grpc_are_answered_and_streams_then_end(
 ) -> None:
     import grpc
 
-    from penstock.serve import messages
+    from penstock import messages
 
     server = start_server(slow_onnx)
     write = messages.message("ModelInferRequest").SerializeToString

@@ -246,7 +246,7 @@ def test_requests_that_were_read_for_the_old_version_are_answered_by_the_new_one
 ) -> None:
     """Over HTTP's two roads and gRPC's: the model is exchanged between a request's reading and its queueing."""
     httpx, _ = pytest.importorskip("httpx"), pytest.importorskip("grpc")
-    from penstock.serve import messages
+    from penstock import messages
     from penstock.serve.app import create_app
     from penstock.serve.rpc import Service
     from penstock.serve.sharedmemory import Regions

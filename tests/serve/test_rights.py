@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.routing import Match, Route
 
-from penstock.serve import messages, rights
+from penstock import messages
+from penstock.serve import rights
 from penstock.serve.app import create_app
 from penstock.serve.metrics import Metrics
 from penstock.serve.repository import Repository

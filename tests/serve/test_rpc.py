@@ -198,7 +198,7 @@ def test_a_cancelled_or_late_call_frees_its_work(client: Any, rpc_server: Server
 
 def test_a_client_that_leaves_its_streams_ends_no_server(slow_onnx: Path, start_server: StartServer) -> None:
     """gRPC crashes a process that asks an ended call for its client, as the log of requests does."""
-    from penstock.serve import messages
+    from penstock import messages
 
     server = start_server(slow_onnx, "--log-requests", "all")
     found = re.search(r"gRPC at (\S+)", "\n".join(server.lines))

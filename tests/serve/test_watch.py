@@ -118,7 +118,7 @@ def test_a_failure_of_the_servers_has_an_id_to_quote(watched: Server) -> None:
 def test_ids_come_back_over_grpc(address: str) -> None:
     with triton.InferenceServerClient(address):
         pass
-    from penstock.serve import messages
+    from penstock import messages
 
     with grpc.insecure_channel(address) as channel:
         ask = channel.unary_unary(
@@ -166,7 +166,7 @@ def sample(code: int) -> str:
 
 
 def test_a_failure_within_a_stream_has_an_id_to_quote(address: str) -> None:
-    from penstock.serve import messages
+    from penstock import messages
 
     late = messages.message("ModelInferRequest")(model_name="slow", id="own")
     late.inputs.add(name="turns", datatype="INT64", shape=[1]).contents.int64_contents.append(3000)

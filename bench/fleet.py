@@ -1,0 +1,227 @@
+"""Several generators, started, told what to send, watched, and their tallies put together."""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock import parents
+from penstock.bench import frames
+from penstock.bench.answers import Expected
+from penstock.bench.generator import LOST_S, Order
+from penstock.bench.tally import Tally, together
+from penstock.errors import PenstockError
+from penstock.trial import python_command
+
+# For how long a process is waited for after the moment at which it must be done.
+_GRACE_S = 5.0
+_BEGIN_S = 0.1
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where requests go: over HTTP to a host and port, or over gRPC to `target` with `metadata`.
+
+    `roots` are the certificates to trust over gRPC; `ca` the file of them over HTTPS. `timed`: answers say how long
+    their stages took.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+    ca: Path | None = None
+    grpc: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
+    roots: bytes = b""
+    timed: bool = False
+
+    @property
+    def target(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run goes: right answers and failures so far, and the latest latencies in seconds."""
+
+    answered: int
+    failed: int
+    latencies_s: Any
+
+
+class Fleet:
+    """Generators for one server and its payloads; a context manager that ends them.
+
+    Args:
+        goal: where requests go.
+        requests: whole requests.
+        expected: what is due to each.
+        processes: how many generators there are.
+        timeout_s: seconds for one answer.
+        tolerance: the largest relative L2 error of an output.
+    """
+
+    def __init__(
+        self,
+        goal: Goal,
+        requests: Sequence[bytes],
+        expected: Sequence[Expected],
+        processes: int,
+        timeout_s: float,
+        tolerance: float,
+    ) -> None:
+        self.processes = processes
+        told = {
+            **{"host": goal.host, "port": goal.port, "tls": goal.tls, "ca": goal.ca and str(goal.ca)},
+            **{"grpc": goal.grpc, "target": goal.target, "metadata": goal.metadata, "timed": goal.timed},
+            **{"timeout_s": timeout_s, "tolerance": tolerance, "lengths": [each.json_length for each in expected]},
+        }
+        parts = [*requests, *(each.body for each in expected), goal.roots]
+        self._started = [_start() for _ in range(processes)]
+        try:
+            for process in self._started:
+                frames.write(_stdin(process), told, parts)
+            for process in self._started:
+                frames.read(_stdout(process))
+        except (BrokenPipeError, frames.Ended):
+            self.close()
+            raise PenstockError("a generator did not start; what it said stands above") from None
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in self._started:
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+        for process in self._started:
+            try:
+                process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def run(self, order: Order, watch: Callable[[Progress], None] = lambda progress: None) -> tuple[Tally, bool]:
+        """Carry out an order, shared among all: its tally, and whether the user ended it with ^C.
+
+        Args:
+            order: for all together; its begin is set here.
+            watch: told now and then how it goes.
+
+        Raises:
+            PenstockError: a generator died.
+        """
+        begin, found, ended = time.monotonic() + _BEGIN_S, dict[int, Tally](), False
+        shares = shared(replace(order, begin=begin), self.processes)
+        waited = self._started[: len(shares)]
+        progress = _Gathered(len(waited), watch)
+        try:
+            for process, share in zip(waited, shares, strict=True):
+                frames.write(_stdin(process), {"order": share.as_dict()})
+            limit = begin + order.warmup_s + order.seconds + order.timeout_s + LOST_S + _GRACE_S
+            _collect(waited, found, limit, progress)
+        except KeyboardInterrupt:
+            ended = True
+        except BrokenPipeError:
+            raise PenstockError(_DIED) from None
+        if len(found) < len(waited):
+            for place, process in enumerate(waited):
+                if place not in found:
+                    with suppress(BrokenPipeError):
+                        frames.write(_stdin(process), {"stop": True})
+            _collect(waited, found, time.monotonic() + _GRACE_S, progress)
+        return together(found[place] for place in sorted(found)), ended
+
+
+_DIED = "a generator died; what it said stands above"
+
+
+def _collect(
+    waited: Sequence[subprocess.Popen[bytes]], found: dict[int, Tally], limit: float, progress: _Gathered
+) -> None:
+    """Read what generators say until each has told its tally, or the moment `limit` has come.
+
+    Raises:
+        PenstockError: one died.
+    """
+    with selectors.DefaultSelector() as selector:
+        for place, process in enumerate(waited):
+            if place not in found:
+                selector.register(_stdout(process), selectors.EVENT_READ, place)
+        while len(found) < len(waited) and (left := limit - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                try:
+                    frame = frames.read(key.fd)
+                except frames.Ended:
+                    raise PenstockError(_DIED) from None
+                if "progress" in frame[0]:
+                    progress.told(key.data, frame)
+                else:
+                    found[key.data] = Tally.of(frame)
+                    selector.unregister(key.fd)
+
+
+class _Gathered:
+    """What generators tell of a run while it goes on, put together for whoever watches."""
+
+    def __init__(self, count: int, watch: Callable[[Progress], None]) -> None:
+        self._watch = watch
+        self._told: list[dict[str, int]] = [{} for _ in range(count)]
+        self._recent: list[Any] = [np.zeros(0)] * count
+
+    def told(self, place: int, frame: frames.Frame) -> None:
+        self._told[place], self._recent[place] = frame[0]["progress"], np.frombuffer(frame[1][0])
+        arrived, failed = (sum(each.get(name, 0) for each in self._told) for name in ("arrived", "failed"))
+        self._watch(Progress(arrived, failed, np.concatenate(self._recent)))
+
+
+def shared(order: Order, processes: int) -> list[Order]:
+    """An order's shares, one for each process that has a connection at least.
+
+    Connections are dealt out; in an open loop the processes take turns at a constant rate, and each has a Poisson
+    process of its own.
+    """
+    count = max(1, min(processes, order.slots))
+    return [
+        replace(
+            order,
+            part=part,
+            parts=count,
+            slots=order.slots // count + (part < order.slots % count),
+            most=max(1, order.most // count),
+            hopeless=order.hopeless // count,
+        )
+        for part in range(count)
+    ]
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603
+        python_command("penstock.bench.generator"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=parents.environment(),
+    )
+
+
+def _stdin(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdin is not None
+    return process.stdin.fileno()
+
+
+def _stdout(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return process.stdout.fileno()

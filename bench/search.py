@@ -1,0 +1,81 @@
+"""The highest rate at which a server keeps a limit: bracketed by steps, halved, and confirmed by a longer run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_STEP, _LARGEST_STEP, _NEAR, _BACK = 1.6, 6.0, 1.05, 0.95
+_MOST_STEPS, _MOST_CONFIRMED = 24, 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a run at a rate kept the limit; `void` where the generator was what could not."""
+
+    kept: bool
+    void: bool = False
+
+
+@dataclass
+class Found:
+    """The highest rate that kept the limit when it was confirmed, None where none did.
+
+    `bounded` says that the generator was the limit: the server may do more. `tried` are rates and verdicts, in order.
+    """
+
+    rate_per_s: float | None = None
+    bounded: bool = False
+    tried: list[tuple[float, Verdict]] = field(default_factory=list)
+
+
+def highest(
+    start_per_s: float, probe: Callable[[float], Verdict], confirm: Callable[[float], Verdict], least_per_s: float = 1.0
+) -> Found:
+    """The highest rate that keeps a limit, to a twentieth.
+
+    From `start_per_s` on, up by steps while it is kept or down until it is, of 1.6 at first and longer then; then the
+    middle (geometric) of the highest that kept it and the lowest that did not, until they are within a twentieth. The
+    last that kept it is run for longer, and a twentieth less where that fails: a short run may have had luck.
+
+    Args:
+        start_per_s: a guess.
+        probe: a short run at a rate.
+        confirm: a longer one.
+        least_per_s: the lowest rate tried.
+    """
+    found = Found()
+
+    def tried(run: Callable[[float], Verdict], rate: float) -> bool:
+        verdict = run(rate)
+        found.tried.append((rate, verdict))
+        return verdict.kept and not verdict.void
+
+    low, high, rate, step = 0.0, float("inf"), max(start_per_s, least_per_s), _STEP
+    for _ in range(_MOST_STEPS):
+        if tried(probe, rate):
+            low = rate
+        else:
+            high = rate
+            if rate <= least_per_s:
+                break
+        if low > 0 and high / low <= _NEAR:
+            break
+        if low > 0 and high < float("inf"):
+            rate = (low * high) ** 0.5
+        else:
+            rate = rate * step if low > 0 else max(rate / step, least_per_s)
+            step = min(step * step, _LARGEST_STEP)
+    limited = any(
+        verdict.void for tried_, verdict in found.tried if tried_ <= high * 1.0001 and tried_ >= high * 0.9999
+    )
+    rate = low
+    for _ in range(_MOST_CONFIRMED):
+        if rate < least_per_s:
+            break
+        if tried(confirm, rate):
+            found.rate_per_s = rate
+            break
+        rate *= _BACK
+    found.bounded = limited
+    return found

@@ -1,0 +1,335 @@
+"""The server that is measured: what it is, which model is asked, what that takes, and what it says of its own time.
+
+Any server of the Open Inference Protocol, over HTTP or gRPC: penstock, Triton, MLServer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from penstock import messages
+from penstock.bench.calls import INFER, Address, channel
+from penstock.bench.fleet import Goal
+from penstock.bench.httpanswers import Answer, Head
+from penstock.client.access import Access
+from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place
+from penstock.errors import PenstockError
+
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
+_BINARY = "binary_tensor_data"
+_STAGES = {"total": "success", "queue": "queue", "compute": "compute_infer"}
+_BESIDE = ("compute_input", "compute_output")
+
+
+class Gone(PenstockError):
+    """Nobody answers there any more."""
+
+
+class Refused(PenstockError):
+    """The server does not let this in."""
+
+
+def is_url(text: str) -> bool:
+    return text.lower().startswith(SCHEMES)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input as the model's metadata has it: -1 is a size that is not fixed."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the server has counted: requests, and the seconds of all of them, in all, queued and computing."""
+
+    count: int
+    total_s: float
+    queue_s: float
+    compute_s: float
+
+    def since(self, before: Stages) -> Stages:
+        return Stages(
+            self.count - before.count,
+            self.total_s - before.total_s,
+            self.queue_s - before.queue_s,
+            self.compute_s - before.compute_s,
+        )
+
+
+@dataclass
+class Target:
+    """A model on a server. `grpc_target` is HOST:PORT where it is asked over gRPC, `place` where over HTTP."""
+
+    url: str
+    access: Access
+    timeout_s: float
+    place: Place | None = None
+    grpc_target: str | None = None
+    secure: bool = False
+    name: str = ""
+    version: str = ""
+    extensions: tuple[str, ...] = ()
+    model: str = ""
+    model_version: str = ""
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[str, ...] = ()
+    _http: Server | None = field(default=None, repr=False)
+
+    @property
+    def binary(self) -> bool:
+        """Whether tensors may stand in binary behind JSON."""
+        return _BINARY in self.extensions
+
+    @property
+    def is_penstock(self) -> bool:
+        return self.name == "penstock"
+
+    @property
+    def infer_path(self) -> str:
+        return f"/v2/models/{quote(self.model, safe='')}/infer"
+
+    @property
+    def address(self) -> Address:
+        """Where to call over gRPC."""
+        roots = (self.access.roots or b"") if self.secure else None
+        return Address(str(self.grpc_target), roots, tuple(self.access.headers.items()))
+
+    def goal(self, *, grpc: bool, timed: bool) -> Goal:
+        """Where generators are to send requests."""
+        if grpc:
+            host, _, port = str(self.grpc_target).rpartition(":")
+            address = self.address
+            return Goal(host.strip("[]"), int(port), self.secure, None, True, address.metadata, address.roots or b"")
+        assert self.place is not None
+        if self.secure:
+            assert self.access.context is not None  # which complains of a file that holds no certificates
+        number = self.place.port or (443 if self.secure else 80)
+        return Goal(self.place.host, number, self.secure, self.access.ca, timed=timed)
+
+    def ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The answer to one request over HTTP, asked alone.
+
+        Raises:
+            PenstockError: there is none.
+        """
+        assert self._http is not None
+        try:
+            got = self._http.ask("POST", path, body, headers)
+        except Unanswered as error:
+            raise Gone(f"{self.url}: {error}") from None
+        fields = {name.encode(): value.encode("latin-1") for name, value in got.headers.items()}
+        return Answer(Head(got.status, len(got.body), chunked=False, closes=False, fields=fields), got.body)
+
+    def call(self, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        """The answer to one call over gRPC.
+
+        Raises:
+            PenstockError: there is none.
+        """
+        import grpc
+
+        with closing(channel(self.address)) as made:
+            try:
+                answer: bytes = made.unary_unary(f"/{messages.SERVICE}/{method}")(
+                    request, timeout=timeout_s or self.timeout_s, metadata=self.address.metadata
+                )
+            except grpc.RpcError as error:
+                code, details = error.code().name, str(error.details())[:200]
+                kind = Gone if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else PenstockError
+                raise kind(f"grpc://{self.grpc_target}: {method} is answered {code}: {details}") from None
+        return answer
+
+    def stages(self) -> Stages | None:
+        """What the server says that it has done so far, by its statistics extension; None where it has none."""
+        try:
+            if self._http is not None:
+                answer = self._http.ask("GET", f"/v2/models/{quote(self.model, safe='')}/stats")
+                return _stages(json.loads(answer.body)["model_stats"]) if answer.status == 200 else None
+            request = messages.message("ModelStatisticsRequest")(name=self.model).SerializeToString()
+            answer_ = messages.message("ModelStatisticsResponse").FromString(self.call("ModelStatistics", request))
+            return _stages([_as_dict(each) for each in answer_.model_stats])
+        except (PenstockError, Unanswered, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def close(self) -> None:
+        if self._http is not None:
+            self._http.close()
+
+
+def _as_dict(stats: Any) -> dict[str, Any]:
+    named = stats.inference_stats
+    words = (*_STAGES.values(), *_BESIDE)
+    return {
+        "inference_stats": {
+            word: {"count": getattr(named, word).count, "ns": getattr(named, word).ns} for word in words
+        }
+    }
+
+
+def _stages(listed: Sequence[Mapping[str, Any]]) -> Stages:
+    """Of all versions of the model together; copies in and out of the model are part of its computing."""
+
+    def figure(word: str, what: str) -> float:
+        return float(sum(int(each["inference_stats"][word][what]) for each in listed))
+
+    seconds = {stage: figure(word, "ns") / 1e9 for stage, word in _STAGES.items()}
+    beside = sum(figure(word, "ns") for word in _BESIDE) / 1e9
+    return Stages(int(figure("success", "count")), seconds["total"], seconds["queue"], seconds["compute"] + beside)
+
+
+def connect(url: str, model: str | None, access: Access, timeout_s: float, grpc: str | None = None) -> Target:
+    """The server at a URL, and a model of it: the one that is named, or else the only one that it has.
+
+    Args:
+        url: http://, https://, grpc:// or grpcs://, HOST:PORT.
+        model: the model's name.
+        access: what lets requests in.
+        timeout_s: seconds for one answer.
+        grpc: HOST:PORT of its gRPC, for an HTTP URL; default: the port after HTTP's.
+
+    Raises:
+        PenstockError: nobody answers there, or it has no such model: which it has is told.
+    """
+    if url.lower().startswith(("grpc://", "grpcs://")):
+        target = _over_grpc(url, access, timeout_s)
+        _see_server_by_call(target)
+        _see_model_by_call(target, model)
+        return target
+    where = place(url)
+    target = Target(str(where), access, timeout_s, where, secure=where.secure)
+    target.grpc_target = grpc or _beside(where)
+    target._http = Server(where, Patience(0, timeout_s), access)
+    _see_server(target)
+    _see_model(target, model if model is not None else where.model)
+    return target
+
+
+def _beside(where: Place) -> str:
+    host = f"[{where.host}]" if ":" in where.host else where.host
+    return f"{host}:{(where.port or (443 if where.secure else 80)) + 1}"
+
+
+def _over_grpc(url: str, access: Access, timeout_s: float) -> Target:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise PenstockError(f"URL {url!r}: {error}") from None
+    if not host or not port or parts.path.strip("/") or parts.query or parts.username:
+        raise PenstockError(f"URL {url!r}: must read grpc://HOST:PORT")
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Target(url, access, timeout_s, grpc_target=shown, secure=parts.scheme.lower() == "grpcs")
+
+
+def _get(target: Target, path: str, method: str = "GET", body: bytes = b"") -> tuple[int, Any]:
+    assert target._http is not None
+    headers = {"Content-Type": "application/json"} if body else {}
+    try:
+        answer = target._http.ask(method, path, body, headers)
+    except Unreachable:
+        raise
+    except Unanswered as error:
+        raise Gone(f"{target.url}{path}: {error}") from None
+    if answer.status in (401, 403):
+        raise Refused(f"{target.url}{path}: {answer.error}; PENSTOCK_API_KEY or --key-file gives a key")
+    try:
+        return answer.status, json.loads(answer.body)
+    except ValueError:
+        return answer.status, None
+
+
+def _see_server(target: Target) -> None:
+    status, said = _get(target, "/v2")
+    if status != 200 or not isinstance(said, dict):
+        raise PenstockError(
+            f"{target.url}: speaks no Open Inference Protocol ({status} for GET /v2); other servers are not measured"
+        )
+    target.name, target.version = str(said.get("name", "")), str(said.get("version", ""))
+    target.extensions = tuple(map(str, said.get("extensions") or ()))
+
+
+def _see_model(target: Target, named: str | None) -> None:
+    name = named or _only(target, _models(target))
+    status, said = _get(target, f"/v2/models/{quote(name, safe='')}")
+    if status != 200 or not isinstance(said, dict):
+        told = said.get("error") if isinstance(said, dict) else None
+        raise PenstockError(_unknown(target, name, _models(target), told or f"status {status}"))
+    versions = said.get("versions") or [""]
+    target.model, target.model_version = name, str(versions[-1])
+    target.inputs = tuple(_input(each) for each in said.get("inputs") or ())
+    target.outputs = tuple(str(each["name"]) for each in said.get("outputs") or ())
+
+
+def _input(said: Mapping[str, Any]) -> Input:
+    return Input(str(said["name"]), str(said["datatype"]), tuple(int(size) for size in said["shape"]))
+
+
+def _models(target: Target) -> list[str]:
+    """Those that the server lists, which it need not do, nor for everybody."""
+    try:
+        status, said = _get(target, "/v2/repository/index", "POST", b"{}")
+    except Refused:
+        return []
+    if status != 200 or not isinstance(said, list):
+        return []
+    return sorted({str(each["name"]) for each in said if each.get("state", "READY") in ("READY", "")})
+
+
+def _only(target: Target, names: Sequence[str]) -> str:
+    if len(names) != 1:
+        raise PenstockError(
+            f"{target.url}: serves {', '.join(names) or 'no model that it lists'}; name one: penstock bench "
+            f"{target.url} MODEL"
+        )
+    return names[0]
+
+
+def _unknown(target: Target, name: str, names: Sequence[str], why: object) -> str:
+    return f"{target.url}: has no model {name[:80]!r} ({why}); it serves {', '.join(names) or 'none that it lists'}"
+
+
+def _see_server_by_call(target: Target) -> None:
+    said = messages.message("ServerMetadataResponse").FromString(target.call("ServerMetadata", b""))
+    target.name, target.version, target.extensions = said.name, said.version, tuple(said.extensions)
+
+
+def _see_model_by_call(target: Target, named: str | None) -> None:
+    name = named or _only(target, _models_by_call(target))
+    request = messages.message("ModelMetadataRequest")(name=name).SerializeToString()
+    try:
+        answer = target.call("ModelMetadata", request)
+    except Gone:
+        raise
+    except PenstockError as error:
+        why = str(error).partition("answered ")[2]
+        raise PenstockError(_unknown(target, name, _models_by_call(target), why)) from None
+    said = messages.message("ModelMetadataResponse").FromString(answer)
+    target.model, target.model_version = name, said.versions[-1] if said.versions else ""
+    target.inputs = tuple(Input(each.name, each.datatype, tuple(each.shape)) for each in said.inputs)
+    target.outputs = tuple(each.name for each in said.outputs)
+
+
+def _models_by_call(target: Target) -> list[str]:
+    try:
+        answer = target.call("RepositoryIndex", b"")
+    except Gone:
+        raise
+    except PenstockError:
+        return []
+    said = messages.message("RepositoryIndexResponse").FromString(answer)
+    return sorted({each.name for each in said.models if each.state in ("READY", "")})
+
+
+def asked_by_call(target: Target, request: bytes) -> Answer:
+    """The answer to a ModelInferRequest, asked alone."""
+    body = target.call(INFER.rpartition("/")[2], request)
+    return Answer(Head(200, len(body), chunked=False, closes=False, fields={}), body)

@@ -1,0 +1,86 @@
+"""Answers held to the ones that are due."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from penstock.bench.answers import Checker, Expected, Unreadable, decode, difference
+from penstock.bench.httpanswers import Answer, Head
+from penstock.bench.payloads import GRPC, answer_of
+
+FLOATS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elements=st.floats(-1e3, 1e3, width=32))
+
+
+def answer(expected: Expected) -> Answer:
+    told = {} if expected.json_length is None else {b"inference-header-content-length": b"%d" % expected.json_length}
+    return Answer(Head(200, len(expected.body), chunked=False, closes=False, fields=told), expected.body)
+
+
+@given(FLOATS, st.sampled_from(["v2-binary", GRPC]))
+def test_outputs_come_back_as_they_were(array: np.ndarray, form: str) -> None:
+    ids = np.arange(3)
+    due = answer_of({"y": array, "ids": ids}, form)
+    found = decode(due.body, due.json_length, grpc=due.grpc)
+    np.testing.assert_array_equal(found["y"], array)
+    np.testing.assert_array_equal(found["ids"], ids)
+
+
+@given(FLOATS, st.floats(1e-6, 0.5))
+def test_floats_may_be_as_far_off_as_the_tolerance_and_no_further(array: np.ndarray, tolerance: float) -> None:
+    wide = array.astype(np.float64)
+    off = np.ones_like(wide) / np.sqrt(wide.size) * np.linalg.norm(wide) * tolerance
+    assert difference({"y": wide}, {"y": wide + 0.99 * off}, tolerance) is None
+    if np.linalg.norm(wide) > 1e-3:
+        told = difference({"y": wide}, {"y": wide + 1.01 * off}, tolerance)
+        assert told is not None
+        assert told.startswith("y: relative L2 error")
+
+
+@pytest.mark.parametrize(
+    ("due", "got", "part"),
+    [
+        (np.array([1, 2]), np.array([1, 3]), "1 of 2 entries differ"),
+        (np.array([1.0]), np.array([np.nan]), "relative L2 error"),
+        (np.array([0.0]), np.array([1e-9]), "relative L2 error"),
+        (np.array([1.0]), np.array([[1.0]]), "float64[1, 1], not float64[1]"),
+        (np.array([1.0]), np.array([1.0], np.float32), "float32[1], not float64[1]"),
+    ],
+)
+def test_a_wrong_output_says_how_it_differs(due: np.ndarray, got: np.ndarray, part: str) -> None:
+    assert part in str(difference({"y": due}, {"y": got}, 0.01))
+
+
+def test_json_of_no_protocol_is_compared_by_what_it_says_of_the_model() -> None:
+    due = {"predictions": [{"label": "7", "score": 0.94}], "timing": {"total_ms": 1.0}}
+    assert difference(due, {**due, "timing": {"total_ms": 3.0}}, 0.01) is None
+    assert difference(due, {"predictions": [{"label": "7", "score": 0.9401}], "timing": {}}, 0.01) is None
+    assert difference(due, {"predictions": [{"label": "1", "score": 0.94}], "timing": {}}, 0.01) is not None
+    assert difference(due, {"predictions": [], "timing": {}}, 0.01) == "predictions: 0 entries, not 1"
+    assert difference(due, {"error": "x"}, 0.01) == "it holds error, not predictions"
+
+
+def test_a_checker_decodes_only_what_it_does_not_know() -> None:
+    array = np.ones(4, np.float32)
+    due, near, far = (answer_of({"y": array * factor}, "v2-binary") for factor in (1.0, 1.0001, 1.5))
+    checker = Checker([due], 0.01)
+    assert checker.right(0, answer(due))
+    assert checker.compared == 0
+    assert checker.right(0, answer(near))
+    assert checker.right(0, answer(near))
+    assert checker.compared == 1
+    assert not checker.right(0, answer(far))
+    assert "relative L2 error 0.5 is over 0.01" in checker.example
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"outputs": [{"name": "y"}]}', b'{"outputs": [1]}'])
+def test_what_is_no_answer_is_wrong(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode(body, None)
+    due = Expected(json.dumps({"outputs": []}).encode(), None)
+    assert not Checker([due], 1.0).right(0, answer(Expected(body, None)))

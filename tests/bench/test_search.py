@@ -1,0 +1,41 @@
+"""The search for the highest rate that keeps a limit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.bench.search import Verdict, highest
+
+
+@given(st.floats(2, 100_000), st.floats(0.02, 50))
+def test_it_ends_within_a_twentieth_under_the_true_rate(true: float, off: float) -> None:
+    start = max(1.0, min(true * off, 150 * true))
+    found = highest(start, lambda rate: Verdict(rate <= true), lambda rate: Verdict(rate <= true))
+    assert found.rate_per_s is not None
+    assert true / 1.06 <= found.rate_per_s <= true
+    assert not found.bounded
+    assert len(found.tried) < 20
+
+
+def test_a_rate_that_fails_when_it_is_confirmed_is_not_believed() -> None:
+    found = highest(100, lambda rate: Verdict(rate <= 110), lambda rate: Verdict(rate <= 101))
+    assert found.rate_per_s is not None
+    assert 95 < found.rate_per_s <= 101
+
+
+def test_nothing_is_found_where_no_rate_keeps_it() -> None:
+    found = highest(1000, lambda rate: Verdict(False), lambda rate: Verdict(False))
+    assert found.rate_per_s is None
+    assert found.tried[-1][0] == 1.0
+
+
+def test_it_says_when_the_generator_was_the_limit() -> None:
+    def run(rate: float) -> Verdict:
+        return Verdict(kept=rate < 900, void=rate > 500)
+
+    found = highest(100, run, run)
+    assert found.bounded
+    assert found.rate_per_s is not None
+    assert found.rate_per_s <= 500
+    assert not highest(100, lambda rate: Verdict(rate < 300, rate > 500), run).bounded
