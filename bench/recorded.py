@@ -39,6 +39,7 @@ class Clock(_Part):
     """Seconds that one fixed piece of work took in each round: how fast the machine was then."""
 
     rounds_s: tuple[Positive, ...] = ()
+    others_cores: tuple[Seconds, ...] = ()  # cores that other processes used in each round
 
 
 class Ratio(_Part):
@@ -144,6 +145,7 @@ class Stages(_Part):
 
     client: Seconds | None = None
     network: Seconds | None = None
+    server: Seconds | None = None
     queue: Seconds | None = None
     compute: Seconds | None = None
 
@@ -152,6 +154,15 @@ class Generator(_Part):
     processes: int | None = None
     cores: float | None = None
     late_p99_s: float | None = None
+
+
+class Window(_Part):
+    """A second or so of a run, in order of time."""
+
+    requests: int = 0
+    throughput_per_s: Seconds | None = None
+    median_s: Seconds | None = None
+    p99_s: Seconds | None = None
 
 
 class Run(Figures):
@@ -165,9 +176,12 @@ class Run(Figures):
     failures: dict[str, int] = {}
     throughput_per_s: Seconds | None = None
     latencies_s: tuple[Seconds, ...] = ()
+    windows: tuple[Window, ...] = ()
     stages_s: Stages | None = None
     generator: Generator | None = None
     void: str | None = None
+    purpose: str | None = None
+    ended: str | None = None
 
     @property
     def load(self) -> str:

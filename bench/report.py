@@ -89,6 +89,8 @@ def _speedup(cell: Cell, reference: Cell | None) -> str:
 def as_dict(result: Result) -> dict[str, Any]:
     """Everything measured, raw samples (seconds, by round) included."""
     return {
+        "penstock_bench": 1,
+        "kind": "engines",
         "environment": result.environment,
         "reference": result.reference,
         "interrupted": result.interrupted,
