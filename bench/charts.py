@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
+from penstock.bench.marks import colour, dash, mark, part
 from penstock.bench.markup import add, element
 from penstock.bench.scales import Scale
 
@@ -17,17 +18,6 @@ _WIDTH, _HEIGHT = 360, 256
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 26, 40
 _ROW, _BAR, _HEAD = 34, 12, 4
 _LETTERS = 52  # of the usual width, that fit beside each other
-COLOURS = 8
-_DASHES = (None, "7 3", "2 3", "8 3 2 3")
-_MARKS = (
-    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
-    "M-3.6-3.6h7.2v7.2h-7.2z",
-    "M0-4.6L4.4 3.4h-8.8z",
-    "M0-5L5 0 0 5-5 0z",
-    "M0 4.6L4.4-3.4h-8.8z",
-    "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
-    "M-4.4-2.2L-2.2-4.4 0-2.2 2.2-4.4 4.4-2.2 2.2 0 4.4 2.2 2.2 4.4 0 2.2-2.2 4.4-4.4 2.2-2.2 0z",
-)
 
 
 @dataclass(frozen=True)
@@ -119,15 +109,13 @@ def _frame(x: Scale, y: Scale) -> list[Element]:
 
 
 def _drawn(one: Series, x: Scale, y: Scale) -> Element:
-    group = element("g", class_=f"s{one.style % COLOURS}")
+    group = element("g", class_=colour(one.style))
     places = [(_across(x, point.x), _up(y, point.y)) for point in one.points]
     if one.line and len(places) > 1:
         joined = [f"{'M' if i == 0 else 'L'}{across:.1f} {up:.1f}" for i, (across, up) in enumerate(places)]
         if one.steps:
             joined[1:] = [f"V{up:.1f}H{across:.1f}" for across, up in places[1:]]
-        add(
-            group, element("path", d="".join(joined), class_="line", stroke_dasharray=_DASHES[one.style % len(_DASHES)])
-        )
+        add(group, element("path", d="".join(joined), class_="line", stroke_dasharray=dash(one.style)))
     for point, (across, up) in zip(one.points, places, strict=True):
         add(group, *_whiskers(point, across, up, x, y))
         if point.marked:
@@ -165,36 +153,6 @@ def _whiskers(point: Point, across: float, up: float, x: Scale, y: Scale) -> lis
     return found
 
 
-def mark(style: int, hollow: bool = False, across: float = 0, up: float = 0, says: str = "") -> Element:
-    """The mark of a style, at a place."""
-    return element(
-        "path",
-        element("title", says) if says else None,
-        d=_MARKS[style % len(_MARKS)],
-        class_="hollow" if hollow else "mark",
-        transform=f"translate({across:.1f} {up:.1f})",
-    )
-
-
-def swatch(style: int, line: bool = True) -> Element:
-    """A piece of a line with its mark, as a legend has it; what it means stands beside it."""
-    return element(
-        "svg",
-        element("path", d="M1 7H29", class_="line", stroke_dasharray=_DASHES[style % len(_DASHES)]) if line else None,
-        mark(style, across=15, up=7),
-        viewBox="0 0 30 14",
-        class_=f"swatch s{style % COLOURS}",
-        aria_hidden="true",
-    )
-
-
-def block(style: int) -> Element:
-    """A piece of a bar, as a legend has it."""
-    return element(
-        "svg", _part(style, 1, 1, 28), viewBox="0 0 30 14", class_=f"swatch s{style % COLOURS}", aria_hidden="true"
-    )
-
-
 def bars(key: str, title: str, description: str, rows: Sequence[Bar], x: Scale, origin: float, filled: bool) -> Element:
     """Values beside names, one under another: bars from `origin`, or points with their intervals."""
     svg = _svg(key, title, description, _rows_height(len(rows)))
@@ -204,7 +162,7 @@ def bars(key: str, title: str, description: str, rows: Sequence[Bar], x: Scale, 
     for index, row in enumerate(rows):
         middle = _HEAD + index * _ROW + 24
         end = _along(x, row.value)
-        group = element("g", class_=f"s{row.style % COLOURS}")
+        group = element("g", class_=colour(row.style))
         if filled:
             left, width = min(base, end), abs(end - base)
             add(
@@ -244,26 +202,9 @@ def stacks(
         sums = list(itertools.accumulate(parts, initial=0.0))
         for style, (start, end) in enumerate(itertools.pairwise(sums)):
             left, right = _along(x, start), _along(x, end)
-            add(svg, _part(style, left, top, right - left))
+            add(svg, part(style, left, top, right - left, _BAR))
         add(svg, *_row_words(name, says, index))
     return svg
-
-
-def _part(style: int, left: float, top: float, width: float) -> Element:
-    """A part of a bar: its colour, and as many strokes on it as its place, leaning, upright, or across."""
-    group = element("g", class_=f"s{style % COLOURS}")
-    add(group, element("rect", x=left, y=top, width=max(width, 0), height=_BAR, class_="bar"))
-    strokes = []
-    step = {0: 0.0, 1: 6.0, 2: 4.0, 3: 9.0}[style % 4]
-    if step:
-        at = left + step
-        while at < left + width - 1:
-            lean = {1: -4, 2: 0, 3: 4}[style % 4]
-            strokes.append(f"M{at:.1f} {top + _BAR}" + (f"L{max(left, min(at - lean, left + width)):.1f} {top}"))
-            at += step
-    if strokes:
-        add(group, element("path", d="".join(strokes), class_="pattern"))
-    return group
 
 
 def _rows_height(rows: int) -> float:

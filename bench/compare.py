@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from penstock.bench import contrast, facts, statistics
+from penstock.bench import contrast, facts, pairs, statistics
 from penstock.bench.contrast import Contrast
 from penstock.bench.facts import Change
-from penstock.bench.recorded import Cell, Engines, Result, Row, Run, Server
+from penstock.bench.pairs import Item, Key, Pair
+from penstock.bench.recorded import Engines, Result
 from penstock.bench.shares import wilson
 from penstock.errors import PenstockError
 
 # Of all comparisons of two results together: the chance that noise makes any of their intervals leave out the truth.
 FAMILY_ERROR = 0.01
-# Cores that others may use in a round that counts, where a cell wants more than one.
-_OTHERS = 0.25
-Key = tuple[str | int | float | None, ...]
 Verdict = Literal["slower", "faster", "same", "unsure", "worse"]
 
 
@@ -56,20 +52,6 @@ class Comparison:
         return [one for one in self.compared if one.verdict in ("slower", "worse")]
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A figure to compare: what its contrast is made of, at whatever confidence the number of them asks for."""
-
-    what: str
-    figure: str
-    old: float
-    new: float
-    rounds: tuple[Sequence[float], Sequence[float]] | None = None
-    intervals: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
-    unable: str | None = None
-    failures: tuple[int, int, int, int] | None = field(default=None)  # failed and asked, old and new
-
-
 def compare(old: Result, new: Result, threshold: float) -> Comparison:
     """Compare what two results have in common.
 
@@ -84,19 +66,20 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
     Raises:
         PenstockError: they are of two kinds, or have nothing in common.
     """
-    before, after = _items(old), _items(new)
+    before, after = pairs.items(old), pairs.items(new)
     both = [key for key in before if key in after]
     if type(old) is not type(new) or not both:
         raise PenstockError(_nothing(old, new, before, after))
     clocked = bool(old.clock.rounds_s and new.clock.rounds_s)
-    pairs = [pair for key in both for pair in _pairs(before[key], after[key], old, new)]
-    able = sum(pair.unable is None for pair in pairs)
+    found = [pair for key in both for pair in pairs.of(before[key], after[key], old, new)]
+    found += pairs.together([pair for pair in found if pair.model])
+    able = sum(pair.unable is None for pair in found)
     confidence = 1 - FAMILY_ERROR / max(able, 1)
     differ = facts.changes(old.environment, new.environment)
     return Comparison(
-        compared=tuple(_judged(pair, confidence, threshold) for pair in pairs),
-        only_old=tuple(_title(before[key]) for key in before if key not in after),
-        only_new=tuple(_title(after[key]) for key in after if key not in before),
+        compared=tuple(_judged(pair, confidence, threshold) for pair in found),
+        only_old=tuple(pairs.title(before[key]) for key in before if key not in after),
+        only_new=tuple(pairs.title(after[key]) for key in after if key not in before),
         changes=tuple(differ),
         warnings=tuple(_warnings(old, new, differ, clocked)),
         threshold=threshold,
@@ -104,129 +87,21 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
     )
 
 
-_Item = tuple[Row, Cell] | tuple[Server, Run]
-
-
-def _items(result: Result) -> dict[Key, _Item]:
-    if isinstance(result, Engines):
-        return {
-            (row.name, cell.batch, cell.threads, cell.streams): (row, cell)
-            for row, cell in result.cells()
-            if cell.rounds_s
-        }
-    form = (result.payload.get("form"), result.payload.get("rows"), result.server.get("model"))
-    return {
-        (*map(str, form), run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s): (result, run)
-        for run in result.runs
-    }
-
-
-def _title(item: _Item) -> str:
-    first, second = item
-    if isinstance(second, Run):
-        return second.load
-    assert isinstance(first, Row)
-    return f"{first.name}, {shape(second)}"
-
-
-def shape(cell: Cell) -> str:
-    """`batch 8`, with threads and streams where they were told."""
-    extra = [f"{cell.threads} threads" if cell.threads else "", f"{cell.streams} streams" if cell.streams else ""]
-    return ", ".join([f"batch {cell.batch}", *filter(None, extra)])
-
-
-def _nothing(old: Result, new: Result, before: dict[Key, _Item], after: dict[Key, _Item]) -> str:
+def _nothing(old: Result, new: Result, before: dict[Key, Item], after: dict[Key, Item]) -> str:
     if type(old) is not type(new):
         return f"--compare: the one is of {old.kind}, the other of {new.kind}; both must be of one kind"
-    held = [", then ".join(dict.fromkeys(map(_title, items.values()))) or "nothing" for items in (before, after)]
+    held = [", then ".join(dict.fromkeys(map(pairs.title, items.values()))) or "nothing" for items in (before, after)]
     return f"--compare: nothing is in both: the old result has {held[0]:.300}; the new one {held[1]:.300}"
 
 
-def _pairs(before: _Item, after: _Item, old: Result, new: Result) -> Iterator[_Pair]:
-    what = _title(before)
-    if isinstance(before[1], Run) and isinstance(after[1], Run):
-        yield from _loads(what, before[1], after[1])
-        return
-    assert isinstance(before[0], Row)
-    assert isinstance(before[1], Cell)
-    assert isinstance(after[1], Cell)
-    clocked = bool(old.clock.rounds_s and new.clock.rounds_s) and not _on_gpu(before[0], old)
-    sides = [_rounds(cell, result, clocked) for cell, result in ((before[1], old), (after[1], new))]
-    medians = [float(np.median([np.median(part) for part in cell.rounds_s])) for cell in (before[1], after[1])]
-    unable = None
-    if min(map(len, sides)) < contrast.FEWEST:
-        busy = any(len(side) < len(cell.rounds_s) for side, cell in zip(sides, (before[1], after[1]), strict=True))
-        why = "others were on the cores" if busy else "a longer run has more"
-        unable = f"under {contrast.FEWEST} rounds that count: {why}"
-    yield _Pair(what, "median", medians[0], medians[1], rounds=(sides[0], sides[1]), unable=unable)
-
-
-def _on_gpu(row: Row, result: Result) -> bool:
-    """A GPU's speed has nothing to do with that of a core."""
-    return row.format == "trt" or str(result.environment.get("device", "cpu")).startswith("cuda")
-
-
-def _rounds(cell: Cell, result: Engines | Server, clocked: bool) -> list[float]:
-    """A figure for each round that counts: the median of its runs, over the time of the clock."""
-    middle = [float(np.median(part)) for part in cell.rounds_s if part]
-    clock, others = result.clock.rounds_s, result.clock.others_cores
-    if clocked and len(clock) >= len(middle):
-        middle = [seconds / tick for seconds, tick in zip(middle, clock, strict=False)]
-    if cell.threads != 1 and len(others) >= len(middle):
-        middle = [seconds for seconds, cores in zip(middle, others, strict=False) if cores <= _OTHERS]
-    return middle
-
-
-def _loads(what: str, old: Run, new: Run) -> Iterator[_Pair]:
-    void = old.void or new.void
-    unable = f"void: {void}" if void else None
-    yield _Pair(
-        what,
-        "failures",
-        _share(old),
-        _share(new),
-        failures=(sum(old.failures.values()), old.requests, sum(new.failures.values()), new.requests),
-        unable=unable or (None if old.requests and new.requests else "no requests"),
-    )
-    if old.mode == "closed" and old.throughput_per_s and new.throughput_per_s:
-        per_s = [[w.throughput_per_s for w in run.windows if w.throughput_per_s] for run in (old, new)]
-        yield _windowed(what, "requests/s", 1 / old.throughput_per_s, 1 / new.throughput_per_s, per_s, unable)
-    for figure in ("median_s", "p99_s"):
-        before, after = getattr(old, figure), getattr(new, figure)
-        if before and after:
-            windows = [[getattr(w, figure) for w in run.windows if getattr(w, figure)] for run in (old, new)]
-            pair = _windowed(what, figure.removesuffix("_s"), before, after, windows, unable)
-            yield pair if pair.rounds or unable else _by_intervals(pair, figure, old, new)
-
-
-def _share(run: Run) -> float:
-    return sum(run.failures.values()) / run.requests if run.requests else 0.0
-
-
-def _windowed(what: str, figure: str, old: float, new: float, windows: list[list[float]], unable: str | None) -> _Pair:
-    if min(map(len, windows)) < contrast.FEWEST:
-        return _Pair(what, figure, old, new, unable=unable or f"under {contrast.FEWEST} windows of time in a run")
-    if figure == "requests/s":  # as seconds for each, so that more is worse as everywhere
-        windows = [[1 / value for value in side] for side in windows]
-    return _Pair(what, figure, old, new, rounds=(windows[0], windows[1]), unable=unable)
-
-
-def _by_intervals(pair: _Pair, figure: str, old: Run, new: Run) -> _Pair:
-    ends = [getattr(run, figure.replace("_s", "_ci_s")) for run in (old, new)]
-    if any(end is None or end[0] <= 0 for end in ends):
-        return pair
-    sides = (pair.old, *ends[0]), (pair.new, *ends[1])
-    return _Pair(pair.what, pair.figure, pair.old, pair.new, intervals=sides)
-
-
-def _judged(pair: _Pair, confidence: float, threshold: float) -> Compared:
+def _judged(pair: Pair, confidence: float, threshold: float) -> Compared:
     if pair.unable is not None:
         return Compared(pair.what, pair.figure, pair.old, pair.new, None, "unsure", pair.unable)
     if pair.failures is not None:
         verdict: Verdict = "worse" if _fails_more(*pair.failures, confidence) else "same"
         return Compared(pair.what, pair.figure, pair.old, pair.new, None, verdict)
     if pair.rounds is not None:
-        found = contrast.between(*pair.rounds, confidence)
+        found = contrast.between(*pair.rounds, confidence, pair.loads)
     else:
         assert pair.intervals is not None
         found = contrast.of_intervals(*pair.intervals, statistics.CONFIDENCE, confidence)

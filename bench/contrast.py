@@ -15,9 +15,9 @@ from penstock.errors import require
 _TRIM = 0.2
 # Of fewer rounds there is no telling how far apart they usually are.
 FEWEST = 5
-# How far the same program is from itself when it is started anew, as a relative standard deviation. Its memory lies
-# elsewhere then, and no number of rounds in one process shows that. As measured: bench/results/compare_aa.txt.
-RUN_TO_RUN = 0.01
+# How far the same model is from itself when it is loaded anew, as a relative standard deviation. Its memory lies
+# elsewhere then, and no number of rounds of one load shows that. As measured: bench/results/compare_aa.txt.
+RUN_TO_RUN = 0.018
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,22 @@ class Contrast:
         return self.high < 1 and self.value * (1 + threshold) <= 1
 
 
-def between(old: Sequence[float], new: Sequence[float], confidence: float) -> Contrast:
+def between(
+    old: Sequence[float], new: Sequence[float], confidence: float, loads: tuple[float, float] = (1, 1)
+) -> Contrast:
     """The contrast of two measurements, by their rounds.
 
     Means of logarithms without the fifth of the rounds at either end, and Student's interval of their difference with
     winsorised variances and Welch's degrees of freedom (Yuen 1974, "The two-sample trimmed t for unequal population
-    variances", Biometrika 61). The variance of starting anew, `RUN_TO_RUN` squared for each side, is added as one that
-    is known (Kalibera and Jones 2013, "Rigorous Benchmarking in Reasonable Time": the highest level that varies is the
+    variances", Biometrika 61). That of loading anew, `RUN_TO_RUN` squared for each load, is added as a known one
+    (Kalibera and Jones 2013, "Rigorous Benchmarking in Reasonable Time": the highest level that varies is the
     one that counts).
 
     Args:
         old: a figure for each round, as the median seconds of its runs over those of the clock; positive.
         new: the same of the other.
         confidence: how often the interval holds the true contrast, as 0.99.
+        loads: how many loads each side is the mean of.
 
     Raises:
         ValueError: fewer than `FEWEST` rounds on a side.
@@ -58,7 +61,7 @@ def between(old: Sequence[float], new: Sequence[float], confidence: float) -> Co
         raise ValueError(f"{len(old)} and {len(new)} rounds; both sides must have at least {FEWEST}")
     (before, spread, kept), (after, other, left) = _trimmed(old), _trimmed(new)
     spreads = spread + other
-    variance = spreads + 2 * RUN_TO_RUN**2
+    variance = spreads + sum(RUN_TO_RUN**2 / count for count in loads)
     shares = spread**2 / (kept - 1) + other**2 / (left - 1)
     freedom = variance**2 / shares if shares > 0 else math.inf
     return _around(after - before, math.sqrt(variance), freedom, confidence)
@@ -86,6 +89,11 @@ def of_intervals(
 def _around(middle: float, error: float, freedom: float, confidence: float) -> Contrast:
     half = _student(freedom, confidence) * error
     return Contrast(math.exp(middle), math.exp(middle - half), math.exp(min(middle + half, 700.0)))
+
+
+def spread(values: Sequence[float]) -> float:
+    """How far rounds are apart: the variance of their trimmed mean's logarithm."""
+    return _trimmed(values)[1] if len(values) >= FEWEST else float(np.var(np.log(values)))
 
 
 def _trimmed(values: Sequence[float]) -> tuple[float, float, int]:

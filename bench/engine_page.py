@@ -9,8 +9,8 @@ import numpy as np
 
 from penstock.bench import charts, engine_charts, facts, scales
 from penstock.bench.charts import Point, Series
-from penstock.bench.compare import shape
 from penstock.bench.markup import element
+from penstock.bench.pairs import shape
 from penstock.bench.parts import Section, Table, beside, figure, listed, table
 from penstock.bench.recorded import Cell, Clock, Engines, Interval, Row
 from penstock.bench.scales import ms

@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 # What no two measurements have in common, and what speed they left is in the clock.
-_PASSING = ("started", "ended", "load", "mhz", "temperature", "free", "available", "busy", "others", "pid", "power")
+_PASSING = (
+    "started",
+    "ended",
+    "load",
+    "mhz",
+    "temperature",
+    "celsius",
+    "free",
+    "available",
+    "busy",
+    "others",
+    "pid",
+    "power",
+)
 # What makes it another machine.
 _MACHINE = ("cpu", "cores", "gpu", "host", "memory", "machine", "driver", "governor", "device")
 
@@ -38,7 +51,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
         if value:
             yield name, ", ".join(str(inner) for inner in value)
     elif isinstance(value, float):
-        yield name, f"{value:.6g}"
+        yield name, f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.6g}"
     elif value is not None and value != "":
         yield name, str(value)
 

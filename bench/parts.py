@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from penstock.bench import charts
+from penstock.bench import marks
 from penstock.bench.charts import Series
 from penstock.bench.markup import element
 
@@ -64,7 +64,7 @@ def figure(
     """A chart with its title, what its marks (or `blocks`) mean, how to read it, and a table behind it."""
     named = [
         element(
-            "li", charts.block(one.style) if blocks else charts.swatch(one.style, one.line), element("span", one.name)
+            "li", marks.block(one.style) if blocks else marks.swatch(one.style, one.line), element("span", one.name)
         )
         for one in legend
     ]

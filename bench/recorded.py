@@ -90,6 +90,7 @@ class Cell(Figures):
     share_of_ceiling: Seconds | None = None
     ratio: Ratio | None = None
     rounds_s: tuple[tuple[Positive, ...], ...] = ()
+    loads: int = Field(1, ge=1)  # in how many loads of the model the rounds were measured
 
 
 class Row(_Part):

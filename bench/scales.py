@@ -48,7 +48,9 @@ def logarithmic(name: str, values: Sequence[float], most: int = 6) -> Scale:
 def linear(name: str, values: Sequence[float], most: int = 6, zero: bool = True) -> Scale:
     """An axis by equal steps, from 0 unless `zero` is False; ticks at 1, 2, 2.5 or 5 times a power of ten."""
     held = list(values) or [1.0]
-    low, high = (min(0.0, *held) if zero else min(held)), max(held)
+    if zero:
+        held.append(0.0)
+    low, high = min(held), max(held)
     if not high > low:
         low, high = low - abs(low) * 0.01 - 1e-9, high + abs(high) * 0.01 + 1e-9
     step = _step((high - low) / (most - 1))

@@ -26,10 +26,10 @@ def load(result: Server) -> list[Element]:
     limit = result.slo.slo_ms if result.slo else None
     found = []
     if closed:
-        found += [_rate(closed), _latency("connections", "closed", closed, _connections, limit)]
-    for mode in dict.fromkeys(run.mode for run in runs if run.rate_per_s):
+        found += [_rate(closed), _latency("closed", "connections", "closed", closed, _connections, limit)]
+    for number, mode in enumerate(dict.fromkeys(run.mode for run in runs if run.rate_per_s)):
         offered = sorted((run for run in runs if run.mode == mode and run.rate_per_s), key=_offered)
-        found.append(_latency("offered, requests/s", mode, offered, _offered, limit))
+        found.append(_latency(f"open-{number}", "offered, requests/s", mode, offered, _offered, limit))
     return found
 
 
@@ -70,13 +70,15 @@ def _void(run: Run) -> str:
     return f" (does not count: {run.void})" if run.void else ""
 
 
-def _latency(axis: str, mode: str, runs: Sequence[Run], along: Callable[[Run], float], limit: float | None) -> Element:
+def _latency(
+    place: str, axis: str, mode: str, runs: Sequence[Run], along: Callable[[Run], float], limit: float | None
+) -> Element:
     series = []
     for style, name in enumerate(_TAILS):
         points = [_tail(run, name, along(run)) for run in runs if getattr(run, f"{name}_s")]
         if points:
             series.append(Series(name, style, tuple(points)))
-    key, title = f"latency-{mode}", f"Latency by {axis.split(',')[0]} ({mode})".replace("offered", "rate")
+    key, title = f"latency-{place}", f"Latency by {axis.split(',')[0]} ({mode})".replace("offered", "rate")
     x = scales.at(axis, [along(run) for run in runs])
     values = [point.y for one in series for point in one.points]
     y = scales.logarithmic("latency, ms", [*values, limit] if limit else values)
@@ -100,16 +102,16 @@ def _tail(run: Run, name: str, along: float) -> Point:
 def percentiles(result: Server) -> list[Element]:
     """Latency at each percentile; the axis is stretched towards 100 %, where the slow requests are."""
     found = []
-    for mode in dict.fromkeys(run.mode for run in result.runs):
+    for number, mode in enumerate(dict.fromkeys(run.mode for run in result.runs)):
         runs = [run for run in result.runs if run.mode == mode and len(run.latencies_s) > 1]
         if len(runs) > _RUNS:  # those between are between the others
             runs = [runs[round(place)] for place in np.linspace(0, len(runs) - 1, _RUNS)]
         if runs:
-            found.append(_by_percentile(mode, runs))
+            found.append(_by_percentile(number, mode, runs))
     return found
 
 
-def _by_percentile(mode: str, runs: Sequence[Run]) -> Element:
+def _by_percentile(number: int, mode: str, runs: Sequence[Run]) -> Element:
     most = max(len(run.latencies_s) for run in runs)
     shown = [share for share in (0.5, 0.9, 0.99, 0.999, 0.9999) if most * (1 - share) >= 1] or [0.5]
     series, rows = [], []
@@ -128,7 +130,7 @@ def _by_percentile(mode: str, runs: Sequence[Run]) -> Element:
     ticks = tuple((1 / (1 - share), f"{share * 100:.6g}") for share in shown)
     x = Scale("percentile", 1.0, 1 / (1 - shown[-1]) * 1.1, True, ticks)
     y = scales.logarithmic("latency, ms", [point.y for one in series for point in one.points])
-    key, title = f"percentiles-{mode}", f"Latency by percentile ({mode})"
+    key, title = f"percentiles-{number}", f"Latency by percentile ({mode})"
     words = "; ".join(f"{one.name}: " + ", ".join(p.says for p in one.points if p.says) for one in series) + "."
     chart = charts.plot(key, title, words, series, x, y)
     says = "To the right are the slowest requests: each step of the axis is a tenth of those left of it."
@@ -141,22 +143,28 @@ def _quantile(latencies: np.ndarray, share: float) -> str:
 
 
 def stages(result: Server) -> list[Element]:
-    """Mean time in client, network, queue and compute, for each run."""
-    held = [(run, [getattr(run.stages_s, name) or 0.0 for name in _STAGES]) for run in result.runs if run.stages_s]
+    """Which share of a request's time goes by in client, network, server, queue and compute, for each run."""
+    held = []
+    for run in result.runs:
+        parts_s = [getattr(run.stages_s, name, None) or 0.0 for name in _STAGES]
+        if sum(parts_s) > 0 and not run.void:
+            held.append((run, parts_s))
     if not held:
         return [element("p", "The server tells no timings of its own, so that the time cannot be split.")]
-    rows = [(run.load, f"{ms(sum(found))} ms", [part * 1e3 for part in found]) for run, found in held]
-    x = scales.linear("mean, ms", [0, *(sum(found) for _, _, found in rows)])
+    rows = [(run.load, f"{ms(sum(found))} ms", [100 * part / sum(found) for part in found]) for run, found in held]
     told = ["; ".join(f"{name} {ms(part)} ms" for name, part in zip(_STAGES, found, strict=True)) for _, found in held]
     words = ". ".join(f"{run.load}: {said}" for (run, _), said in zip(held, told, strict=True)) + "."
-    chart = charts.stacks("stages", "Mean time by stage", words, rows, x)
+    chart = charts.stacks(
+        "stages", "Share of the mean time by stage", words, rows, scales.linear("% of the mean", [0, 100])
+    )
     legend = [Series(name, style, (), line=False) for style, name in enumerate(_STAGES)]
     behind = [[run.load, *map(ms, found), ms(sum(found))] for run, found in held]
     made = Table("Mean time in ms", ("load", *_STAGES, "sum"), behind)
     says = (
-        "By the server's own timings of queue and compute; the rest of the way is the network's, the rest the client's."
+        "The mean of a request stands at the right. Queue, compute and the rest of the server's time are by its own "
+        "counters; the network's is what is left of the way there and back."
     )
-    return [beside([parts.figure("stages", "Mean time by stage", chart, says, made, legend, blocks=True)])]
+    return [beside([parts.figure("stages", "Where the mean time goes", chart, says, made, legend, blocks=True)])]
 
 
 def failures(result: Server) -> list[Element]:
