@@ -89,7 +89,9 @@ def _table(caption: str, result: Engines, show: object) -> Table:
 
 
 def ratio(told: Ratio | None) -> str:
-    return "–" if told is None else f"{told.value:.2f} ({told.lo:.2f} to {told.hi:.2f})"
+    if told is None:
+        return "–"
+    return f"{told.value:.2f}" + (f" ({told.ends[0]:.2f} to {told.ends[1]:.2f})" if told.ends else "")
 
 
 def _ratios(result: Engines) -> list[Element]:
@@ -97,10 +99,12 @@ def _ratios(result: Engines) -> list[Element]:
     every = [cell.ratio for _, cell in result.cells() if cell.ratio]
     if len(every) < 2:
         return []
-    x = scales.logarithmic("times as fast, logarithmic", [end for r in every for end in (r.lo, r.hi, 1.0)])
+    x = scales.logarithmic(
+        "times as fast, logarithmic", [end for r in every for end in (r.value, *(r.ends or ()), 1.0)]
+    )
     for batch in sorted({cell.batch for _, cell in result.cells()}):
         rows = [
-            Bar(line.name, cell.ratio.value, ratio(cell.ratio), line.style, (cell.ratio.lo, cell.ratio.hi))
+            Bar(line.name, cell.ratio.value, ratio(cell.ratio), line.style, cell.ratio.ends)
             for line in lines(result)
             for cell in line.cells
             if cell.batch == batch and cell.ratio

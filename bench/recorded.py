@@ -43,9 +43,16 @@ class Clock(_Part):
 
 
 class Ratio(_Part):
+    """How many times as fast as the reference; without an interval where there were too few rounds."""
+
     value: Positive
-    lo: Positive
-    hi: Positive
+    lo: Seconds | None = None
+    hi: Positive | None = None
+
+    @property
+    def ends(self) -> Interval | None:
+        """Of the interval."""
+        return None if self.lo is None or self.hi is None else (self.lo, self.hi)
 
 
 class Score(_Part):
