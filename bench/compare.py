@@ -64,7 +64,7 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
         threshold: the slow-down that counts at least, 0.05 for 5 %.
 
     Raises:
-        PenstockError: they are of two kinds, or have nothing in common.
+        PenstockError: they are of two kinds, have nothing in common, or nothing that can be compared.
     """
     before, after = pairs.items(old), pairs.items(new)
     both = [key for key in before if key in after]
@@ -74,7 +74,9 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
     found = [pair for key in both for pair in pairs.of(before[key], after[key], old, new)]
     found += pairs.together([pair for pair in found if pair.model])
     able = sum(pair.unable is None for pair in found)
-    confidence = 1 - FAMILY_ERROR / max(able, 1)
+    if not able:
+        raise PenstockError(f"--compare: nothing can be compared: {found[0].what}: {found[0].unable}; measure again")
+    confidence = 1 - FAMILY_ERROR / able
     differ = facts.changes(old.environment, new.environment)
     return Comparison(
         compared=tuple(_judged(pair, confidence, threshold) for pair in found),

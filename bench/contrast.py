@@ -15,9 +15,9 @@ from penstock.errors import require
 _TRIM = 0.2
 # Of fewer rounds there is no telling how far apart they usually are.
 FEWEST = 5
-# How far the same model is from itself when it is loaded anew, as a relative standard deviation. Its memory lies
-# elsewhere then, and no number of rounds of one load shows that. As measured: bench/results/compare_aa.txt.
-RUN_TO_RUN = 0.018
+# What no number of rounds of one run shows, as relative standard deviations of a time. A model that is loaded anew has
+# its memory elsewhere; and the clock follows the machine only so far. As measured: bench/results/compare_aa.txt.
+LOADING, CLOCK = 0.014, 0.011
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ def between(
 
     Means of logarithms without the fifth of the rounds at either end, and Student's interval of their difference with
     winsorised variances and Welch's degrees of freedom (Yuen 1974, "The two-sample trimmed t for unequal population
-    variances", Biometrika 61). That of loading anew, `RUN_TO_RUN` squared for each load, is added as a known one
-    (Kalibera and Jones 2013, "Rigorous Benchmarking in Reasonable Time": the highest level that varies is the
-    one that counts).
+    variances", Biometrika 61). The variances of loading anew and of the clock are added as known ones (Kalibera and
+    Jones 2013, "Rigorous Benchmarking in Reasonable Time": the highest level that varies is the one that counts).
 
     Args:
         old: a figure for each round, as the median seconds of its runs over those of the clock; positive.
@@ -61,7 +60,7 @@ def between(
         raise ValueError(f"{len(old)} and {len(new)} rounds; both sides must have at least {FEWEST}")
     (before, spread, kept), (after, other, left) = _trimmed(old), _trimmed(new)
     spreads = spread + other
-    variance = spreads + sum(RUN_TO_RUN**2 / count for count in loads)
+    variance = spreads + sum(LOADING**2 / count + CLOCK**2 for count in loads)
     shares = spread**2 / (kept - 1) + other**2 / (left - 1)
     freedom = variance**2 / shares if shares > 0 else math.inf
     return _around(after - before, math.sqrt(variance), freedom, confidence)
@@ -82,7 +81,7 @@ def of_intervals(
     """
     quantile = normal(known)
     errors = [math.log(high / low) / (2 * quantile) for _, low, high in (old, new)]
-    error = math.sqrt(sum(e**2 for e in errors) + 2 * RUN_TO_RUN**2)
+    error = math.sqrt(sum(e**2 for e in errors) + 2 * (LOADING**2 + CLOCK**2))
     return _around(math.log(new[0] / old[0]), error, math.inf, confidence)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.bench import contrast
 from penstock.bench.recorded import Cell, Engines, Result, Row, Run, Server
 
-# Cores that others may use in a round that counts, where a cell wants more than one.
+# Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
 _OTHERS = 0.25
 Key = tuple[str | int | float | None, ...]
 Item = tuple[Row, Cell] | tuple[Server, Run]
@@ -140,7 +140,7 @@ def _rounds(cell: Cell, result: Engines | Server, clocked: bool) -> list[float]:
         whole = [seconds / float(np.median(ticks)) for seconds in middle]
         single = [seconds / tick for seconds, tick in zip(middle, steady, strict=True)]
         middle = single if contrast.spread(single) < contrast.spread(whole) else whole
-    if cell.threads != 1 and len(others) >= len(middle):
+    if len(others) >= len(middle):
         middle = [seconds for seconds, cores in zip(middle, others, strict=False) if cores <= _OTHERS]
     return middle
 

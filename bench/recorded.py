@@ -39,7 +39,7 @@ class Clock(_Part):
     """Seconds that one fixed piece of work took in each round: how fast the machine was then."""
 
     rounds_s: tuple[Positive, ...] = ()
-    others_cores: tuple[Seconds, ...] = ()  # cores that other processes used in each round
+    others_cores: tuple[Seconds, ...] = ()  # what other processes used in each round
 
 
 class Ratio(_Part):

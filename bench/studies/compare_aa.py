@@ -3,7 +3,7 @@
 Each time three measurements, each a process of its own: one of the artifacts, one of the same again, and one of the
 same with every run of the engine made 10 % longer by spinning. The first is compared with the second, where no
 difference is to be found, and with the third, where every cell is slower. Prints the counts, and how far the same
-program is from itself when it is started anew, which is `contrast.RUN_TO_RUN`.
+program is from itself when it is started anew, which `contrast.LOADING` and `contrast.CLOCK` are to cover.
 
 `--simulate` decides on drawn rounds instead, under noise of several kinds, and prints how often it is wrong.
 """
@@ -57,6 +57,8 @@ def measure(words: list[str], factor: float) -> None:
 
 def result(words: list[str], folder: Path, name: str, factor: float) -> recorded.Result:
     path = folder / f"{name}.json"
+    if path.exists():
+        return recorded.read(path, "--keep")
     command = [sys.executable, __file__, "--measure", str(factor), *words, "--json", str(path)]
     subprocess.run(command, check=True, capture_output=True)  # noqa: S603
     return recorded.read(path, "--from")
@@ -68,7 +70,7 @@ def told(found: Comparison) -> str:
 
 def study(words: list[str], times: int, keep: Path | None) -> bool:
     folder = keep or Path(tempfile.mkdtemp())
-    same, found, cells, apart = 0, 0, 0, []
+    same, found, cells, apart, together = 0, 0, 0, list[float](), list[float]()
     for number in range(times):
         once, again, slow = (
             result(words, folder, f"{number}-{name}", factor)
@@ -80,10 +82,14 @@ def study(words: list[str], times: int, keep: Path | None) -> bool:
         cells += len(planted.regressions)
         apart += [math.log(one.contrast.value) for one in alike.compared if one.contrast]
         print(f"{number + 1:3}  same again: {told(alike)}   10 % slower: {told(planted)}", flush=True)
+        together += [math.log(one.contrast.value) for one in alike.compared[-1:] if one.contrast]
     of = len(apart)
     print(f"the same again: no difference found in {same} of {times}")
     print(f"10 % slower: found in {found} of {times}; in {cells} of {of} cells")
-    print(f"the same program started anew: {np.std(apart) / math.sqrt(2):.2%} (standard deviation of a cell's time)")
+    print(
+        f"the same program started anew: {np.std(apart) / math.sqrt(2):.2%} (standard deviation of a cell's time), "
+        f"{np.std(together) / math.sqrt(2):.2%} of all cells together"
+    )
     return same == times and found == times
 
 
@@ -123,7 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--simulate", action="store_true")
-    parser.add_argument("--keep", type=Path, help="A folder for the results.")
+    parser.add_argument(
+        "--keep", type=Path, help="A folder for the results; those that are there are not measured again."
+    )
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--measure", type=float, help=argparse.SUPPRESS)
     known, words = parser.parse_known_args()

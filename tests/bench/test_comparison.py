@@ -32,13 +32,13 @@ def test_no_regression_exits_with_0_and_says_so_last(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0].split() == ["what", "figure", "old", "new", "time,", "new/old,", "clocked", "change"]
-    assert lines[-1].startswith("no regression: none of 2 is slower by 5.0% or more and beyond noise")
+    assert lines[-1].startswith("no regression: none of 3 is slower by 5.0% or more and beyond noise")
 
 
 def test_a_regression_exits_with_1_and_is_named(tmp_path: Path) -> None:
     done = bench("--compare", *files(tmp_path, slower=1.2))
     assert done.exit_code == 1, done.output
-    assert done.output.splitlines()[-1].startswith("regression: 1 of 2: net, batch 8, 1 threads (median 1.")
+    assert done.output.splitlines()[-1].startswith("regression: 2 of 3: net, batch 8, 1 threads (median 1.")
     assert "SLOWER" in done.output
 
 
@@ -68,7 +68,7 @@ def test_json_has_the_whole_comparison(tmp_path: Path) -> None:
     done = bench("--compare", *files(tmp_path, slower=1.2), "--json", tmp_path / "c.json")
     assert done.exit_code == 1
     content = json.loads((tmp_path / "c.json").read_text())
-    assert content["regressions"] == 1
+    assert content["regressions"] == 2
     assert content["compared"][0]["verdict"] == "slower"
     assert content["compared"][0]["contrast"]["low"] > 1
 
@@ -101,6 +101,7 @@ def test_reports_are_made_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_figure_that_was_not_compared_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    few = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=3)])]))
+    rows = [samples.row("a", [samples.cell(1, 1e-3, rounds=3), samples.cell(8, 1e-3)])]
+    few = recorded.parse(samples.engines(rows))
     comparison.show(compare.compare(few, few, 0.05))
     assert "not compared: under 5 rounds that count" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.bench import contrast
 from penstock.bench.contrast import Contrast, between, of_intervals
 
+ANEW = math.hypot(contrast.LOADING, contrast.CLOCK)
 ROUNDS = st.lists(st.floats(1e-6, 10.0), min_size=contrast.FEWEST, max_size=30)
 
 
@@ -50,7 +51,8 @@ def test_more_confidence_is_a_wider_interval() -> None:
 
 def test_the_interval_is_yuen_s_where_starting_anew_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stats: Any = pytest.importorskip("scipy.stats")
-    monkeypatch.setattr(contrast, "RUN_TO_RUN", 0.0)
+    monkeypatch.setattr(contrast, "LOADING", 0.0)
+    monkeypatch.setattr(contrast, "CLOCK", 0.0)
     rng = np.random.default_rng(1)
     old, new = np.exp(rng.normal(0, 0.05, 10)), np.exp(rng.normal(0.1, 0.02, 12))
     found = between(old.tolist(), new.tolist(), 0.95)
@@ -73,7 +75,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     held, times = 0, 1500
     for _ in range(times):
-        anew = rng.normal(0, contrast.RUN_TO_RUN, 2)
+        anew = rng.normal(0, ANEW, 2)
         rounds = np.exp(rng.normal(0, 0.02, (2, 10)) + anew[:, None])
         found = between(rounds[0].tolist(), (rounds[1] * 1.1).tolist(), 0.95)
         held += found.low <= 1.1 <= found.high
@@ -112,5 +114,5 @@ def test_intervals_of_two_figures_give_one_of_their_contrast(width: float, ratio
     old, new = (1.0, math.exp(-width), math.exp(width)), (ratio, ratio * math.exp(-width), ratio * math.exp(width))
     found = of_intervals(old, new, 0.95, 0.95)
     assert found.value == pytest.approx(ratio)
-    expected = math.hypot(width * math.sqrt(2), 1.96 * math.sqrt(2) * contrast.RUN_TO_RUN)
+    expected = math.hypot(width * math.sqrt(2), 1.96 * math.sqrt(2) * ANEW)
     assert math.log(found.high / found.value) == pytest.approx(expected, rel=1e-3)
