@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
+from penstock.commands import reporting
 from penstock.commands.stages import import_stage
 from penstock.errors import PenstockError
 
@@ -132,7 +133,7 @@ class Asked:
     loadgen: str | None
     logs: Path | None
     device: str = "cpu"
-    threads: int | None = None
+    threads: str | None = None
 
 
 def is_server(paths: list[str]) -> bool:
@@ -153,7 +154,7 @@ def refuse_others(context: typer.Context, panel: str, why: str) -> None:
             raise PenstockError(f"{parameter.opts[0]}: {why}")
 
 
-def measure(paths: list[str], asked: Asked, json: Path | None) -> int:
+def measure(paths: list[str], asked: Asked, files: reporting.Files) -> int:
     """Measure a server, or have LoadGen measure a server or an artifact; gives the exit status.
 
     Raises:
@@ -168,17 +169,23 @@ def measure(paths: list[str], asked: Asked, json: Path | None) -> int:
     model = paths[1] if len(paths) == 2 else None
     if asked.loadgen is not None:
         scenarios = import_stage("penstock.bench.scenarios", "bench")
-        choice = scenarios.Choice(asked.loadgen.lower(), asked.logs, asked.device, asked.threads)
+        choice = scenarios.Choice(asked.loadgen.lower(), asked.logs, asked.device, _threads(asked.threads))
         result = scenarios.measure(paths[0], model, plan, choice)
     else:
         if asked.logs is not None:
             raise PenstockError("--logs: is for --loadgen, which writes them")
         with report.watching() as watch:
             result = server.measure(paths[0], model, plan, watch)
-    if json is not None:
-        report.write_json(result, json)
+    if files.json is not None:
+        report.write_json(result, files.json)
+    if files.others:
+        reporting.write(result, files)
     report.show(result)
     return int(server.exit_code(result))
+
+
+def _threads(text: str | None) -> int | None:
+    return None if text is None else options.positive(text, "--threads")
 
 
 def _plan(server: Any, asked: Asked) -> Any:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
-from penstock.commands import checkpoints
+from penstock.commands import checkpoints, loading, reporting
+from penstock.commands.loading import ENGINES, SERVERS
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.errors import PenstockError
@@ -17,71 +18,169 @@ from penstock.errors import PenstockError
 # Of the exit codes those that this command adds: 2 is an error of the user's in all of them.
 PARTLY, INTERRUPTED = 3, 130
 
+_engines = functools.partial(typer.Option, rich_help_panel=ENGINES)
+_reports = functools.partial(typer.Option, rich_help_panel="Reports")
+
 
 def bench(
-    paths: Annotated[list[Path], typer.Argument(help="Artifact folders or repositories.")],
-    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,32",
-    threads: Annotated[
-        str | None, typer.Option(help="Numbers of intra-op threads, with commas; default: the runtime's.")
+    context: typer.Context,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATHS… | URL [MODEL]", help="Artifact folders or repositories; or a server, and a model of it."
+        ),
     ] = None,
-    streams: Annotated[str, typer.Option(help="Numbers of callers at once, with commas.")] = "1",
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            max=3600,
+            help="Measured time for each variant and setting, default 1; or for each run against a server, default 10.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data instead of the held-out split, as for eval; or what is sent to a server: pictures, .npz, .npy, "
+            ".json."
+        ),
+    ] = None,
+    batch: Annotated[str, _engines(help="Batch sizes, with commas.")] = "1,8,32",
+    threads: Annotated[
+        str | None, _engines(help="Numbers of intra-op threads, with commas; default: the runtime's.")
+    ] = None,
+    streams: Annotated[str, _engines(help="Numbers of callers at once, with commas.")] = "1",
     reference: Annotated[
-        str | None, typer.Option(help="The row that ratios refer to; default: the first fp32.")
+        str | None, _engines(help="The row that ratios refer to; default: the source, else the first fp32.")
     ] = None,
     budget: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Accuracy that the fastest may lose of the reference's: 0.01 is 1 point."),
+        float, _engines(min=0, max=1, help="Accuracy that the fastest may lose of the reference's: 0.01 is 1 point.")
     ] = 0.01,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Measured time for each variant, batch, threads and streams.")
-    ] = 1.0,
-    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
-    data: Annotated[Path | None, typer.Option(help="Data instead of the held-out split, as for eval.")] = None,
+    device: Annotated[str, _engines(help="cpu, or cuda:0.")] = "cpu",
     source: Annotated[
-        Path | None, typer.Option(help="The checkpoint that they were made of: PyTorch's own speed goes first.")
+        Path | None, _engines(help="The checkpoint that they were made of: PyTorch's own speed goes first.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Its architecture, where that is your own code: pkg.nets:Net or ./net.py:Net.")
+        str | None, _engines(help="Its architecture, where that is your own code: pkg.nets:Net or ./net.py:Net.")
     ] = None,
-    allow_pickle: checkpoints.PickleOption = False,
-    json: Annotated[Path | None, typer.Option(help="Write raw samples and figures to this file.")] = None,
+    allow_pickle: Annotated[
+        bool, _engines("--allow-pickle", help="Run the code that --source holds, after listing what it imports.")
+    ] = False,
+    json: Annotated[Path | None, _reports(help="Write raw samples and figures to this file.")] = None,
+    csv: Annotated[Path | None, _reports(help="Write a line for each cell or run to this file.")] = None,
+    html: Annotated[Path | None, _reports(help="Write a page with charts to this file.")] = None,
+    recorded: Annotated[
+        Path | None, _reports("--from", help="Measure nothing: make the reports from what --json wrote.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        _reports(
+            metavar="OLD NEW", help="Compare two files of --json; exits with 1 if the new one is slower, beyond noise."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        _reports(min=0, max=10, help="With --compare: the slow-down that counts at least; default: 0.05, 5 %."),
+    ] = None,
+    concurrency: loading.Concurrency = None,
+    rate: loading.Rate = None,
+    poisson: loading.Poisson = False,
+    slo_ms: loading.SloMs = None,
+    form: loading.Form = None,
+    rows: loading.RowsEach = 1,
+    shape: loading.Shape = None,
+    artifact: loading.ArtifactOf = None,
+    processes: loading.Processes = None,
+    connections: loading.Connections = 512,
+    warmup: loading.Warmup = 1.0,
+    timeout: loading.Timeout = 30.0,
+    tolerance: loading.Tolerance = None,
+    grpc: loading.Grpc = None,
+    key_file: loading.KeyFile = None,
+    ca: loading.Ca = None,
+    header: loading.Header = None,
+    loadgen: loading.LoadGen = None,
+    logs: loading.Logs = None,
 ) -> None:
-    """Measure artifacts side by side: latency, throughput, memory, accuracy, and how near they come to this machine's
-    ceiling.
+    """Measure artifacts side by side, or a server: latency, throughput, memory, accuracy, how near the ceiling.
 
-    Example: `penstock bench models/digits-* --batch 1,8,64 --json bench.json`
+    Examples: `penstock bench models/digits-* --batch 1,8,64 --html bench.html` ·
+    `penstock bench models/digits-* --source runs/digits/best.pth` ·
+    `penstock bench http://127.0.0.1:8000 digits-onnx-int8 --concurrency 1,8,32` ·
+    `penstock bench http://127.0.0.1:8000 --slo-ms 20` · `penstock bench --compare old.json new.json`
 
-    `penstock bench models/digits-* --source runs/digits/best.pth`
-
-    Exit codes: 0 all that runs here was measured; 2 nothing was (bad input); 3 something failed, which the output
-    names, and the rest was measured; 130 interrupted by ^C, the rounds that were finished are shown and written.
+    Exit codes: 0 all was measured, and answered rightly; 1 a server's answers failed or were wrong, no rate kept
+    --slo-ms, or --compare found a slow-down; 2 nothing was measured (bad input); 3 some was not: an artifact failed, or
+    the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
+    if compare is not None:
+        reporting.only(context, "--compare", "compare", "threshold", "json")
+        reporting.compare(compare, threshold, json)
+        return
+    if threshold is not None:
+        raise PenstockError("--threshold: means something only with --compare OLD NEW")
+    if recorded is not None:
+        reporting.only(context, "--from", "recorded", "csv", "html")
+        reporting.again(recorded, csv, html)
+        return
+    if not paths:
+        raise PenstockError(
+            "bench needs artifacts or a server's URL to measure, --from a file of results, or --compare with two"
+        )
+    files = reporting.Files(json, csv, html)
+    if loading.is_server(paths) or loadgen is not None:
+        if loading.is_server(paths):
+            loading.refuse_others(context, ENGINES, "is for artifacts; a server takes --rows, --concurrency, --rate")
+        told = {name: value for name, value in context.params.items() if name in loading.Asked.__dataclass_fields__}
+        code = loading.measure(paths, loading.Asked(**told), files)
+    else:
+        loading.refuse_others(
+            context, SERVERS, "is for a server; give its URL, as in penstock bench http://127.0.0.1:8000"
+        )
+        plan = {
+            "batches": _numbers(batch, "--batch"),
+            "seconds": 1.0 if seconds is None else seconds,
+            "threads": (None,) if threads is None else _numbers(threads, "--threads"),
+            "streams": _numbers(streams, "--streams"),
+            "device": device,
+            "data": data,
+            "budget": budget,
+        }
+        sources = _sources(source, device, model, allow_pickle=allow_pickle)
+        code = _measured([Path(path) for path in paths], plan, reference, sources, files)
+    if code:
+        raise typer.Exit(code)
+
+
+def _sources(source: Path | None, device: str, model: str | None, *, allow_pickle: bool) -> dict[str, Any]:
+    """What gives rows of the source, if any are wanted, as `measure` takes it."""
+    if source is None:
+        if model is not None or allow_pickle:
+            option = "--allow-pickle" if model is None else "--model"
+            raise PenstockError(f"{option} is of --source CKPT; give that too")
+        return {}
+    rows = import_stage("penstock.bench.source", "export").rows
+    told = {"path": source, "device": device, "say": say, "model": model, "allow_pickle": allow_pickle}
+    return {"sources": functools.partial(rows, **told)}
+
+
+def _measured(
+    paths: list[Path],
+    plan: dict[str, Any],
+    reference: str | None,
+    sources: dict[str, Any],
+    files: reporting.Files,
+) -> int:
+    """Measure artifacts, write and show what was found; gives the exit code."""
     measure = import_stage("penstock.bench.measure", "bench")
     report = import_stage("penstock.bench.report", "bench")
-    plan = measure.Plan(
-        batches=_numbers(batch, "--batch"),
-        seconds=seconds,
-        threads=(None,) if threads is None else _numbers(threads, "--threads"),
-        streams=_numbers(streams, "--streams"),
-        device=device,
-        data=data,
-        budget=budget,
-    )
-    sources: dict[str, Any] = {}
-    if source is not None:
-        rows = import_stage("penstock.bench.source", "export").rows
-        told = {"path": source, "device": device, "say": say, "model": model, "allow_pickle": allow_pickle}
-        sources["sources"] = functools.partial(rows, **told)
-    elif model is not None or allow_pickle:
-        raise PenstockError(f"{'--allow-pickle' if model is None else '--model'} is of --source CKPT; give that too")
-    result = measure.measure(paths, plan, reference, **sources)
-    if json is not None:
-        report.write_json(result, json)
+    result = measure.measure(paths, measure.Plan(**plan), reference, **sources)
+    if files.json is not None:
+        report.write_json(result, files.json)
+    if files.others:
+        reporting.write(report.as_dict(result), files)
     report.show(result)
-    if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if result.failures:
-        raise typer.Exit(PARTLY)
+    return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:

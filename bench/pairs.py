@@ -1,0 +1,196 @@
+"""Pairs: what two results have in common, and the figures of each that are held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.bench import contrast
+from penstock.bench.recorded import Cell, Engines, Result, Row, Run, Server
+
+# Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
+_OTHERS = 0.25
+Key = tuple[str | int | float | None, ...]
+Item = tuple[Row, Cell] | tuple[Server, Run]
+
+
+def items(result: Result) -> dict[Key, Item]:
+    """What can be compared, by what it is matched by."""
+    if isinstance(result, Engines):
+        return {
+            (row.name, cell.batch, cell.threads, cell.streams): (row, cell)
+            for row, cell in result.cells()
+            if cell.rounds_s
+        }
+    form = (result.payload.get("form"), result.payload.get("rows"), result.server.get("model"))
+    return {
+        (*map(str, form), run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s): (result, run)
+        for run in result.runs
+    }
+
+
+def title(item: Item) -> str:
+    """What an item is called."""
+    first, second = item
+    if isinstance(second, Run):
+        return second.load
+    assert isinstance(first, Row)
+    return f"{first.name}, {shape(second)}"
+
+
+def shape(cell: Cell) -> str:
+    """`batch 8`, with threads and streams where they were told."""
+    extra = [f"{cell.threads} threads" if cell.threads else "", f"{cell.streams} streams" if cell.streams else ""]
+    return ", ".join([f"batch {cell.batch}", *filter(None, extra)])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure to compare: what its contrast is made of, at whatever confidence the number of them asks for."""
+
+    what: str
+    figure: str
+    old: float
+    new: float
+    rounds: tuple[Sequence[float], Sequence[float]] | None = None
+    intervals: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
+    unable: str | None = None
+    failures: tuple[int, int, int, int] | None = None  # failed and asked, old and new
+    loads: tuple[float, float] = (1, 1)
+    model: str = ""
+
+
+def of(before: Item, after: Item, old: Result, new: Result) -> Iterator[Pair]:
+    """The figures of one item in two results that are to be compared."""
+    what = title(before)
+    if isinstance(before[1], Run) and isinstance(after[1], Run):
+        yield from _loads(what, before[1], after[1])
+        return
+    assert isinstance(before[0], Row)
+    assert isinstance(before[1], Cell)
+    assert isinstance(after[1], Cell)
+    clocked = bool(old.clock.rounds_s and new.clock.rounds_s) and not _on_gpu(before[0], old)
+    sides = [_rounds(cell, result, clocked) for cell, result in ((before[1], old), (after[1], new))]
+    before_s, after_s = (
+        float(np.median([np.median(part) for part in cell.rounds_s])) for cell in (before[1], after[1])
+    )
+    unable = None
+    if min(map(len, sides)) < contrast.FEWEST:
+        busy = any(len(side) < len(cell.rounds_s) for side, cell in zip(sides, (before[1], after[1]), strict=True))
+        why = "others were on the cores" if busy else "a longer run has more"
+        unable = f"under {contrast.FEWEST} rounds that count: {why}"
+    loads = before[1].loads, after[1].loads
+    yield Pair(
+        what,
+        "median",
+        before_s,
+        after_s,
+        rounds=(sides[0], sides[1]),
+        unable=unable,
+        loads=loads,
+        model=before[0].name,
+    )
+
+
+def together(pairs: list[Pair]) -> list[Pair]:
+    """All cells as one: what is too little to be seen in each may be certain of all.
+
+    The geometric mean over cells, for each round. What loading anew does to a model it does to all cells of it, and
+    differs from model to model.
+    """
+    able = [pair.rounds for pair in pairs if pair.unable is None and pair.rounds]
+    lengths = [min(len(rounds[side]) for rounds in able) if able else 0 for side in (0, 1)]
+    models = len({pair.model for pair in pairs if pair.unable is None})
+    if len(able) < 2 or min(lengths) < contrast.FEWEST:
+        return []
+    means = [
+        np.exp(np.mean([np.log(rounds[side][: lengths[side]]) for rounds in able], axis=0)).tolist() for side in (0, 1)
+    ]
+    told = [float(np.exp(np.mean([np.log(pair.old if side == 0 else pair.new) for pair in pairs]))) for side in (0, 1)]
+    fewest = [min(pair.loads[side] for pair in pairs) * models for side in (0, 1)]
+    return [
+        Pair(
+            f"all {len(able)} together",
+            "mean",
+            told[0],
+            told[1],
+            rounds=(means[0], means[1]),
+            loads=(fewest[0], fewest[1]),
+        )
+    ]
+
+
+def _on_gpu(row: Row, result: Result) -> bool:
+    """A GPU's speed has nothing to do with that of a core."""
+    return row.format == "trt" or str(result.environment.get("device", "cpu")).startswith("cuda")
+
+
+def _rounds(cell: Cell, result: Engines | Server, clocked: bool) -> list[float]:
+    """A figure for each round that counts: the median of its runs, over the time of the clock.
+
+    Round by round where that makes the rounds more alike, as it does where the machine drifts meanwhile; else by the
+    clock's median, so that what a tick is off by spoils no round.
+    """
+    middle = [float(np.median(part)) for part in cell.rounds_s if part]
+    ticks, others = result.clock.rounds_s, result.clock.others_cores
+    if clocked and len(ticks) >= len(middle):
+        steady = steadied(ticks[: len(middle)])
+        whole = [seconds / float(np.median(ticks)) for seconds in middle]
+        single = [seconds / tick for seconds, tick in zip(middle, steady, strict=True)]
+        middle = single if contrast.spread(single) < contrast.spread(whole) else whole
+    if len(others) >= len(middle):
+        middle = [seconds for seconds, cores in zip(middle, others, strict=False) if cores <= _OTHERS]
+    return middle
+
+
+def steadied(ticks: Sequence[float]) -> list[float]:
+    """The median of each tick and its neighbours in time: the machine drifts, a single tick is at times hit.
+
+    A running median of three (Tukey 1977, "Exploratory Data Analysis", chapter 7), the ends by the two that there are.
+    """
+    around = [ticks[max(0, index - 1) : index + 2] for index in range(len(ticks))]
+    return [float(np.median(near) if len(near) == 3 else min(near)) for near in around]
+
+
+def _loads(what: str, old: Run, new: Run) -> Iterator[Pair]:
+    void = old.void or new.void
+    unable = f"void: {void}" if void else None
+    yield Pair(
+        what,
+        "failures",
+        _share(old),
+        _share(new),
+        failures=(sum(old.failures.values()), old.requests, sum(new.failures.values()), new.requests),
+        unable=unable or (None if old.requests and new.requests else "no requests"),
+    )
+    if old.mode == "closed" and old.throughput_per_s and new.throughput_per_s:
+        per_s = [[w.throughput_per_s for w in run.windows if w.throughput_per_s] for run in (old, new)]
+        yield _windowed(what, "requests/s", 1 / old.throughput_per_s, 1 / new.throughput_per_s, per_s, unable)
+    for figure in ("median_s", "p99_s"):
+        before, after = getattr(old, figure), getattr(new, figure)
+        if before and after:
+            windows = [[getattr(w, figure) for w in run.windows if getattr(w, figure)] for run in (old, new)]
+            pair = _windowed(what, figure.removesuffix("_s"), before, after, windows, unable)
+            yield pair if pair.rounds or unable else _by_intervals(pair, figure, old, new)
+
+
+def _share(run: Run) -> float:
+    return sum(run.failures.values()) / run.requests if run.requests else 0.0
+
+
+def _windowed(what: str, figure: str, old: float, new: float, windows: list[list[float]], unable: str | None) -> Pair:
+    if min(map(len, windows)) < contrast.FEWEST:
+        return Pair(what, figure, old, new, unable=unable or f"under {contrast.FEWEST} windows of time in a run")
+    if figure == "requests/s":  # as seconds for each, so that more is worse as everywhere
+        windows = [[1 / value for value in side] for side in windows]
+    return Pair(what, figure, old, new, rounds=(windows[0], windows[1]), unable=unable)
+
+
+def _by_intervals(pair: Pair, figure: str, old: Run, new: Run) -> Pair:
+    ends = [getattr(run, figure.replace("_s", "_ci_s")) for run in (old, new)]
+    if any(end is None or end[0] <= 0 for end in ends):
+        return pair
+    sides = (pair.old, *ends[0]), (pair.new, *ends[1])
+    return Pair(pair.what, pair.figure, pair.old, pair.new, intervals=sides)

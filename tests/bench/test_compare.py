@@ -1,0 +1,214 @@
+"""Comparing two results: what is a regression, what is noise, what cannot be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.bench import recorded
+from penstock.bench.compare import Comparison, compare
+from penstock.errors import PenstockError
+from tests.bench import samples
+
+BATCHES = (1, 8, 32)
+
+
+def measured(
+    seed: int, slower: dict[int, float] | None = None, drift: float = 0.0, clocked: bool = True, **more: Any
+) -> recorded.Result:
+    """A measurement of one net: the machine drifts by `drift` between and within runs, and the clock with it."""
+    rng = np.random.default_rng(seed)
+    speed = np.exp(rng.normal(0, drift) + np.cumsum(rng.normal(0, drift / 5, samples.ROUNDS)))
+    cells = []
+    for batch in BATCHES:
+        made = samples.cell(batch, batch * 1e-4 * (slower or {}).get(batch, 1.0), seed)
+        made["rounds_s"] = [[value * s for value in part] for part, s in zip(made["rounds_s"], speed, strict=True)]
+        cells.append(made)
+    clock = {"rounds_s": (1e-3 * speed * np.exp(rng.normal(0, 0.003, samples.ROUNDS))).tolist() if clocked else []}
+    return recorded.parse(samples.engines([samples.row("net", cells)], **{"clock": clock, **more}))
+
+
+def verdicts(found: Comparison) -> dict[str, str]:
+    return {one.what: one.verdict for one in found.compared}
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.2])
+def test_the_same_again_differs_in_none_of_a_hundred(drift: float) -> None:
+    for seed in range(100):
+        found = compare(measured(seed, drift=drift), measured(1000 + seed, drift=drift), 0.05)
+        assert not found.regressions
+        assert "faster" not in verdicts(found).values()
+
+
+@pytest.mark.parametrize(("drift", "slower"), [(0.0, 1.1), (0.2, 1.15)])
+def test_a_tenth_slower_is_found_in_each_of_a_hundred_and_only_there(drift: float, slower: float) -> None:
+    for seed in range(100):
+        found = compare(measured(seed, drift=drift), measured(1000 + seed, {8: slower}, drift), 0.05)
+        assert [one.what for one in found.regressions] == ["net, batch 8, 1 threads"]
+
+
+def test_a_tenth_faster_is_told_and_is_no_regression() -> None:
+    found = compare(measured(1, {8: 1.12}), measured(2), 0.05)
+    assert verdicts(found)["net, batch 8, 1 threads"] == "faster"
+    assert not found.regressions
+
+
+def test_without_a_clock_drift_is_not_taken_out_and_that_is_said() -> None:
+    found = compare(measured(1, clocked=False), measured(2, clocked=False), 0.05)
+    assert not found.clocked
+    assert any("no clock in both results" in warning for warning in found.warnings)
+    one_clock = compare(measured(1), measured(2, clocked=False), 0.05)
+    assert not one_clock.clocked
+
+
+def test_the_threshold_is_what_counts_at_least() -> None:
+    old, new = measured(1), measured(2, {8: 1.1})
+    assert len(compare(old, new, 0.05).regressions) == 1
+    assert not compare(old, new, 0.2).regressions
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.floats(1.0, 1.3), st.floats(0.1, 10))
+def test_a_machine_of_another_speed_throughout_changes_no_verdict(seed: int, slower: float, speed: float) -> None:
+    new = samples.engines([samples.row("net", [samples.cell(8, 8e-4 * slower, seed)])])
+    other = samples.engines([samples.row("net", [samples.cell(8, 8e-4 * slower, seed)])])
+    for made in other["rows"][0]["cells"]:
+        made["rounds_s"] = [[value * speed for value in part] for part in made["rounds_s"]]
+    other["clock"]["rounds_s"] = [tick * speed for tick in other["clock"]["rounds_s"]]
+    old = measured(seed + 1)
+    there, here = (compare(old, recorded.parse(content), 0.05) for content in (new, other))
+    assert verdicts(there) == verdicts(here)
+    assert there.compared[0].contrast is not None
+    assert here.compared[0].contrast is not None
+    assert here.compared[0].contrast.value == pytest.approx(there.compared[0].contrast.value)
+
+
+def test_what_is_in_one_result_alone_is_named() -> None:
+    old = recorded.parse(
+        samples.engines([samples.row("a", [samples.cell(1, 1e-3)]), samples.row("b", [samples.cell(1, 1e-3)])])
+    )
+    new = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3), samples.cell(8, 1e-3)])]))
+    found = compare(old, new, 0.05)
+    assert [one.what for one in found.compared] == ["a, batch 1, 1 threads"]
+    assert found.only_old == ("b, batch 1, 1 threads",)
+    assert found.only_new == ("a, batch 8, 1 threads",)
+
+
+def test_nothing_in_common_and_two_kinds_are_refused() -> None:
+    a = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3)])]))
+    b = recorded.parse(samples.engines([samples.row("b", [samples.cell(1, 1e-3)])]))
+    with pytest.raises(PenstockError, match="nothing is in both: the old result has a, batch 1"):
+        compare(a, b, 0.05)
+    with pytest.raises(PenstockError, match="the one is of engines, the other of server"):
+        compare(a, recorded.parse(samples.server()), 0.05)
+
+
+def test_too_few_rounds_are_not_compared() -> None:
+    rows = [samples.row("a", [samples.cell(1, 1e-3, rounds=4), samples.cell(8, 1e-3)])]
+    few = recorded.parse(samples.engines(rows))
+    found = compare(few, few, 0.05)
+    assert found.compared[0].unable == "under 5 rounds that count: a longer run has more"
+    assert [one.unable for one in found.compared[1:]] == [None]
+    assert not found.regressions
+
+
+def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
+    few = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=4)])]))
+    with pytest.raises(
+        PenstockError, match="nothing can be compared: a, batch 1, 1 threads: under 5 rounds that count"
+    ):
+        compare(few, few, 0.05)
+
+
+def test_rounds_in_which_others_were_on_the_cores_do_not_count() -> None:
+    def busy(rounds: int, slow: float) -> recorded.Result:
+        made = samples.cell(8, 1e-3)
+        made["rounds_s"][:rounds] = [[value * slow for value in part] for part in made["rounds_s"][:rounds]]
+        clock = {"rounds_s": [1e-3] * 10, "others_cores": [1.0] * rounds + [0.0] * (10 - rounds)}
+        return recorded.parse(samples.engines([samples.row("a", [made])], clock=clock))
+
+    assert compare(busy(0, 1), busy(5, 1.5), 0.05).compared[0].verdict in ("same", "unsure")
+    with pytest.raises(PenstockError, match="under 5 rounds that count: others were on the cores"):
+        compare(busy(0, 1), busy(6, 1.5), 0.05)
+
+
+def test_what_is_too_little_in_each_cell_is_found_of_all_together() -> None:
+    def of(seed: int, slower: float) -> recorded.Result:
+        rows = [samples.row(f"net-{n}", [samples.cell(8, 1e-3 * slower, seed + n, noise=0.06)]) for n in range(12)]
+        return recorded.parse(samples.engines(rows))
+
+    found = compare(of(0, 1), of(100, 1.1), 0.05)
+    assert [one.what for one in found.regressions if one.what.startswith("all")] == ["all 12 together"]
+    assert len(found.regressions) < 8
+    assert not compare(of(0, 1), of(200, 1), 0.05).regressions
+
+
+def test_a_gpu_s_figures_are_not_divided_by_the_clock_of_a_core() -> None:
+    def at(clock: float, **row: Any) -> recorded.Result:
+        rows = [samples.row("a", [samples.cell(8, 1e-3)], **row)]
+        return recorded.parse(samples.engines(rows, clock={"rounds_s": [clock] * 10}))
+
+    assert compare(at(1e-3), at(2e-3), 0.05).compared[0].verdict == "faster"
+    assert compare(at(1e-3, format="trt"), at(2e-3, format="trt"), 0.05).compared[0].verdict != "faster"
+
+
+def test_environments_that_differ_are_named_and_another_machine_is_warned_of() -> None:
+    old = measured(1, environment={"cpu": "A", "cores": 2, "versions": {"onnxruntime": "1.31"}, "load_1min": 0.1})
+    new = measured(2, environment={"cpu": "B", "cores": 2, "versions": {"onnxruntime": "1.32"}, "load_1min": 1.9})
+    found = compare(old, new, 0.05)
+    assert [str(change) for change in found.changes] == ["cpu: A → B", "versions.onnxruntime: 1.31 → 1.32"]
+    assert any("machines differ" in warning for warning in found.warnings)
+    again = compare(old, measured(2, environment=old.environment), 0.05)
+    assert again.changes == ()
+    assert again.warnings == ()
+
+
+def of_server(**more: Any) -> recorded.Result:
+    return recorded.parse(samples.server(**more))
+
+
+def test_a_server_is_compared_by_throughput_latency_and_failures() -> None:
+    old = of_server(runs=[samples.run("closed", 8, 1e-3, 1), samples.run("poisson", 200, 1e-3, 2)])
+    slow = of_server(runs=[samples.run("closed", 8, 1.2e-3, 3), samples.run("poisson", 200, 1.2e-3, 4)])
+    found = compare(old, slow, 0.05)
+    assert {(one.what.split(",")[0], one.figure) for one in found.regressions} == {
+        ("closed", "requests/s"),
+        ("closed", "median"),
+        ("closed", "p99"),
+        ("poisson", "median"),
+        ("poisson", "p99"),
+    }
+    assert not compare(old, of_server(runs=[samples.run("closed", 8, 1e-3, 5)]), 0.05).regressions
+
+
+def test_more_failures_are_a_regression_however_fast_they_are() -> None:
+    old = of_server(runs=[samples.run("closed", 8, 1e-3, 1)])
+    fails = of_server(runs=[samples.run("closed", 8, 5e-4, 1, failures={"wrong": 200})])
+    assert [(one.figure, one.verdict) for one in compare(old, fails, 0.05).regressions] == [("failures", "worse")]
+    one = of_server(runs=[samples.run("closed", 8, 1e-3, 1, failures={"connection": 1})])
+    assert not compare(old, one, 0.05).regressions
+
+
+def test_a_void_run_is_not_compared() -> None:
+    old = of_server(runs=[samples.run("closed", 1, 1e-3, 1), samples.run("closed", 8, 1e-3, 1)])
+    void = of_server(
+        runs=[samples.run("closed", 1, 1e-3, 2), samples.run("closed", 8, 9e-3, 1, void="the generator was too slow")]
+    )
+    found = compare(old, void, 0.05)
+    assert {(one.what, one.unable) for one in found.compared} == {
+        ("closed, 1 connection", None),
+        ("closed, 8 connections", "void: the generator was too slow"),
+    }
+    assert not found.regressions
+
+
+def test_without_windows_a_latency_s_own_interval_is_used() -> None:
+    old = of_server(runs=[samples.run("poisson", 200, 1e-3, 1, windows=[])])
+    new = of_server(runs=[samples.run("poisson", 200, 1.3e-3, 2, windows=[])])
+    assert {one.figure for one in compare(old, new, 0.05).regressions} == {"median", "p99"}
+    bare = of_server(runs=[samples.run("poisson", 200, 1.3e-3, 2, windows=[], median_ci_s=None, p99_ci_s=None)])
+    assert {one.unable for one in compare(old, bare, 0.05).compared} == {None, "under 5 windows of time in a run"}

@@ -1,0 +1,39 @@
+"""Facts of an environment: flat, and what differs."""
+
+from __future__ import annotations
+
+from penstock.bench import facts
+
+
+def test_facts_are_flat_and_unknown_ones_are_left_out() -> None:
+    told = {
+        "cpu": "A",
+        "gpu": {"name": "B", "driver": None},
+        "threads": [1, 2],
+        "peak": 1.9e11,
+        "empty": "",
+        "none": [],
+    }
+    assert facts.of(told) == {"cpu": "A", "gpu.name": "B", "threads": "1, 2", "peak": "190,000,000,000"}
+
+
+def test_what_passes_is_no_difference() -> None:
+    old = {"started": "a", "load_1min": 1, "load_5min": 2, "clock_mhz": 3, "gpu": {"celsius_temperature": 1}}
+    new = {"started": "b", "load_1min": 2, "load_5min": 3, "clock_mhz": 4, "gpu": {"celsius_temperature": 2}}
+    assert facts.changes(old, new) == []
+
+
+def test_the_machine_comes_first_and_what_is_not_told_is_a_difference() -> None:
+    found = facts.changes(
+        {"versions": {"numpy": "1"}, "cpu": "A"}, {"versions": {"numpy": "2"}, "gpu": {"driver": "5"}}
+    )
+    assert [(change.fact, change.of_machine) for change in found] == [
+        ("cpu", True),
+        ("gpu.driver", True),
+        ("versions.numpy", False),
+    ]
+    assert str(found[0]) == "cpu: A → not told"
+
+
+def test_a_payload_is_not_a_load() -> None:
+    assert [change.fact for change in facts.changes({"payload": "a"}, {"payload": "b"})] == ["payload"]
