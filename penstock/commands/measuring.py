@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
-from penstock.commands import checkpoints, loading, reporting
+from penstock.commands import loading, reporting
 from penstock.commands.loading import ENGINES, SERVERS
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
