@@ -10,20 +10,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from penstock import artifact, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
-from penstock.bench import ceiling, clock, environment, footprint, peaks, warnings
+from penstock.bench import ceiling, environment, footprint, peaks, warnings
 from penstock.bench.energy import Meter
 from penstock.bench.footprint import Footprint
 from penstock.bench.peaks import Peaks
+from penstock.bench.witness import Witness
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
 from penstock.launches import Parts
 from penstock.progress import bar
 from penstock.runtimes import Runner
-from penstock.timing import Cell, Watch, Work
+from penstock.timing import Cell, Work
 
 
 class Setting(NamedTuple):
@@ -148,6 +147,10 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
         with ExitStack() as stack:
             _prepare(able, result)
             alive = [row for row in able if any(cell.failure is None for cell in row.cells.values())]
+            if not alive:
+                raise PenstockError(
+                    "nothing could be measured: " + "; ".join(f"{n}: {why}" for n, _, why in result.failures)
+                )
             runners = _load(alive, plan, stack)
             for row in alive:
                 _score(row, runners[row.name, plan.threads[0]][0], plan, result.notes)
@@ -252,32 +255,6 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
             notes.append(note)
 
 
-class _Witness(Watch):
-    """Reads the machine's clock after each part and the joules around it; what belongs to a whole round counts."""
-
-    def __init__(self, result: Result, meters: dict[int, Meter], lookout: warnings.Lookout) -> None:
-        self._result, self._meters, self._lookout = result, meters, lookout
-        self._ticks: list[float] = []
-        self._joules: list[tuple[Cell, float]] = []
-        self._before: float | None = None
-
-    def before(self, work: Work) -> None:
-        self._before = self._meters[id(work.cell)].joules()
-
-    def after(self, work: Work) -> None:
-        now = self._meters[id(work.cell)].joules()
-        if now is not None and self._before is not None:
-            self._joules.append((work.cell, now - self._before))
-        self._lookout.look()
-        self._ticks.append(clock.tick())
-
-    def round(self) -> None:
-        for cell, joules in self._joules:
-            cell.joules = (cell.joules or 0.0) + joules
-        self._result.ticks.append(float(np.median(self._ticks)) if self._ticks else clock.tick())
-        self._joules, self._ticks = [], []
-
-
 def _time(rows: list[Row], runners: Runners, result: Result) -> None:
     plan = result.plan
     places = {row.place(plan.device) for row in rows}
@@ -292,7 +269,7 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
             meters[id(cell)] = held[row.place(plan.device)]
     lookout = warnings.Lookout(max(places))
     try:
-        timing.measure_all(work, plan.seconds, watch=_Witness(result, meters, lookout))
+        timing.measure_all(work, plan.seconds, watch=Witness(result.ticks, meters, lookout))
     finally:
         result.warnings += lookout.warnings(result.ticks)
     for row in rows:

@@ -55,44 +55,50 @@ class Lookout:
         Args:
             ticks: seconds of the machine's clock (`penstock.bench.clock`) in each round.
         """
-        found = []
-        if (others := self._others.cores()) > _OTHERS:
-            found.append(
-                Warning(
-                    f"the machine was busy: other processes had {others:.1f} of {len(os.sched_getaffinity(0))} cores",
-                    "stop them, or measure on a machine that has nothing else to do",
-                )
-            )
+        found = [self._busy(), self._robbed(), self._slowed(), self._braked(), _drifted(ticks)]
+        return [one for one in found if one is not None]
+
+    def _busy(self) -> Warning | None:
+        if (others := self._others.cores()) <= _OTHERS:
+            return None
+        return Warning(
+            f"the machine was busy: other processes had {others:.1f} of {len(os.sched_getaffinity(0))} cores",
+            "stop them, or measure on a machine that has nothing else to do",
+        )
+
+    def _robbed(self) -> Warning | None:
         stolen, total = _stolen_s()
-        if total > self._all and (share := (stolen - self._stolen) / (total - self._all)) > _STOLEN:
-            found.append(
-                Warning(
-                    f"the host of this virtual machine took {share:.1%} of its processors' time away",
-                    "measure on a host that is not shared, or compare ratios alone",
-                )
-            )
-        if (throttled := _throttled() - self._throttled) > 0:
-            found.append(
-                Warning(
-                    f"the processors were slowed down {throttled} times, by heat or by the container's share of them",
-                    "cool the machine, or give the container more (cpu.max), and measure again",
-                )
-            )
-        if self.brakes:
-            found.append(
-                Warning(
-                    f"the GPU was slowed down by {' and '.join(sorted(self.brakes))}",
-                    "fix its clock below that (nvidia-smi --lock-gpu-clocks), raise the power limit, or cool it",
-                )
-            )
-        if len(ticks) > 1 and (change := max(ticks) / min(ticks) - 1) > _DRIFT:
-            found.append(
-                Warning(
-                    f"the machine's own speed changed by {change:.0%} between rounds",
-                    "trust ratios rather than times; --seconds 5 or more evens it out",
-                )
-            )
-        return found
+        if total <= self._all or (share := (stolen - self._stolen) / (total - self._all)) <= _STOLEN:
+            return None
+        return Warning(
+            f"the host of this virtual machine took {share:.1%} of its processors' time away",
+            "measure on a host that is not shared, or compare ratios alone",
+        )
+
+    def _slowed(self) -> Warning | None:
+        if (throttled := _throttled() - self._throttled) <= 0:
+            return None
+        return Warning(
+            f"the processors were slowed down {throttled} times, by heat or by the container's share of them",
+            "cool the machine, or give the container more (cpu.max), and measure again",
+        )
+
+    def _braked(self) -> Warning | None:
+        if not self.brakes:
+            return None
+        return Warning(
+            f"the GPU was slowed down by {' and '.join(sorted(self.brakes))}",
+            "fix its clock below that (nvidia-smi --lock-gpu-clocks), raise the power limit, or cool it",
+        )
+
+
+def _drifted(ticks: Sequence[float]) -> Warning | None:
+    if len(ticks) < 2 or (change := max(ticks) / min(ticks) - 1) <= _DRIFT:
+        return None
+    return Warning(
+        f"the machine's own speed changed by {change:.0%} between rounds",
+        "trust ratios rather than times; --seconds 5 or more evens it out",
+    )
 
 
 def of_samples(parts: Iterable[tuple[str, Sequence[float]]]) -> list[Warning]:

@@ -16,6 +16,7 @@ from penstock.artifact import Artifact, read
 from penstock.bench import measure as module
 from penstock.bench.measure import Plan, Setting, measure
 from penstock.errors import PenstockError
+from penstock.launches import Parts
 from penstock.timing import ROUNDS
 
 
@@ -98,6 +99,32 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException, int
     return make
 
 
+def test_a_variant_that_kills_its_process_is_not_loaded_beside_the_others(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    footprint, loaded = module.footprint.measure, []
+
+    def dies(found: Artifact, *rest: Any) -> Any:
+        if found.receipt.precision == "int8":
+            raise module.footprint.Died("it died of SIGSEGV")
+        return footprint(found, *rest)
+
+    def load(self: Artifact, **options: Any) -> Any:
+        loaded.append(self.receipt.name)
+        return original(self, **options)
+
+    original = Artifact.load
+    monkeypatch.setattr(module.footprint, "measure", dies)
+    monkeypatch.setattr(Artifact, "load", load)
+    paths = [repository / "digits-onnx-fp32", repository / "digits-onnx-int8"]
+    found = measure(paths, Plan(batches=(1, 4), seconds=0.02))
+    assert loaded == ["digits-onnx-fp32"]
+    with pytest.raises(PenstockError, match="nothing could be measured: digits-onnx-int8: it died of SIGSEGV"):
+        measure(paths[1:], Plan(batches=(1,), seconds=0.02))
+    died = "it died of SIGSEGV"
+    assert found.failures == [("digits-onnx-int8", Setting(1), died), ("digits-onnx-int8", Setting(4), died)]
+
+
 def test_a_batch_that_fails_says_why_and_the_rest_is_measured(
     repository: Path, broken: Callable[[int, BaseException, int], None]
 ) -> None:
@@ -133,6 +160,44 @@ def short(one: timing.Work, threads: Any, seconds: float, watch: timing.Watch) -
     found = [one.runners[0].run(one.feeds) and 1.0 for _ in range(10)]
     watch.after(one)
     return found, 10.0
+
+
+class Parted(Breaking):
+    """A runner on a GPU that tells what its copies take, as that of TensorRT does."""
+
+    def __init__(self, runner: Any) -> None:
+        super().__init__(runner, 0, RuntimeError(), 0)
+
+    def parts(self, feeds: Any) -> Parts:
+        return Parts(0.001 * len(feeds["image"]), 0.1, 0.002)
+
+
+def test_copies_are_told_of_runners_that_tell_them(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Artifact.load
+    monkeypatch.setattr(Artifact, "load", lambda self, **options: Parted(load(self, **options)))
+    found = measure([repository / "digits-onnx-fp32"], Plan(batches=(1, 4), seconds=0.02))
+    assert found.rows[0].parts == {Setting(1): Parts(0.001, 0.1, 0.002), Setting(4): Parts(0.004, 0.1, 0.002)}
+
+
+class Meter:
+    """A meter by which every look at it costs a joule."""
+
+    source = "RAPL"
+
+    def __init__(self, device: str) -> None:
+        assert device == "cpu"
+        self.looks = 0
+
+    def joules(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+def test_joules_are_those_of_the_rounds_that_count(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Meter", Meter)
+    found = measure([repository / "digits-onnx-fp32"], Plan(batches=(1, 4), seconds=0.02))
+    assert found.energy == "RAPL"
+    assert [cell.joules for cell in found.rows[0].cells.values()] == [ROUNDS, ROUNDS]
 
 
 def test_an_engine_that_cannot_run_here_is_listed_with_its_reason(result: module.Result) -> None:

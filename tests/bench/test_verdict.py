@@ -37,6 +37,13 @@ def test_a_tie_goes_to_the_more_precise_with_the_lead_that_is_none() -> None:
     assert choice.lead.low <= 1 <= choice.lead.high
 
 
+@pytest.mark.parametrize(("lead", "winner"), [(1.015, "a"), (1.03, "b")])
+def test_a_lead_that_two_loads_of_one_file_may_have_is_none(lead: float, winner: str) -> None:
+    choice = choose([candidate("a", "fp32", lead), candidate("b", "int8", 1.0)], 0.01)
+    assert choice is not None
+    assert choice.winner.name == winner
+
+
 def test_a_tie_among_one_precision_goes_to_the_faster() -> None:
     choice = choose([candidate("a", "fp32", 1.01, noise=0.2), candidate("b", "fp32", 1.0, noise=0.2)], 0.01)
     assert choice is not None
