@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import cuda, events, parents, trial
+from penstock import cache, cuda, events, parents, trial
 from penstock.errors import PenstockError
 
 TIMEOUT_S = 120
@@ -180,8 +180,18 @@ def _graph(kind: str, side: int) -> bytes:
 
 
 def _of_gpu(device: str) -> Peaks:
-    """A GPU's matrix products by torch, where it is installed, and its memory by copies of CUDA's own."""
-    return Peaks(dict(_gpu_products(device)), dict(_gpu_copies(device)))
+    """A GPU's matrix products by torch, and its memory by copies of CUDA's own.
+
+    Products are kept for a Python that has no torch, as one for engines may be.
+    """
+    products = dict(_gpu_products(device))
+    facts = cuda.facts(cuda.number(device))
+    name = cache.key("peaks", str(facts.get("gpu")), str(facts.get("driver")))
+    if products:
+        cache.write("peaks", name, json.dumps(products).encode())
+    elif kept := cache.read("peaks", name):
+        products = json.loads(kept)
+    return Peaks(products, dict(_gpu_copies(device)))
 
 
 def _gpu_products(device: str) -> Iterator[tuple[str, float]]:
