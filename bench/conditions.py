@@ -46,15 +46,21 @@ def _worked() -> float:
 
 def busy_cores() -> float | None:
     """How many cores are at work on average over a tenth of a second, before a run; None where that is not told."""
-    one = _ticks()
+    before = ticks()
     time.sleep(0.1)
-    two = _ticks()
-    if one is None or two is None or two[1] == one[1]:
+    share = busy_share(before)
+    return None if share is None else share * (os.cpu_count() or 1)
+
+
+def busy_share(before: tuple[int, int] | None) -> float | None:
+    """How much of all cores was at work since `ticks` gave `before`; None where that is not told."""
+    now = ticks()
+    if before is None or now is None or now[1] == before[1]:
         return None
-    return (two[0] - one[0]) / (two[1] - one[1]) * (os.cpu_count() or 1)
+    return (now[0] - before[0]) / (now[1] - before[1])
 
 
-def _ticks() -> tuple[int, int] | None:
+def ticks() -> tuple[int, int] | None:
     """Busy and all ticks of all cores since the start (Linux, /proc/stat)."""
     try:
         with open("/proc/stat") as file:  # noqa: PTH123

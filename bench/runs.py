@@ -165,6 +165,14 @@ def warnings(run: Run, most: int) -> list[dict[str, str]]:
                 "run the bench on a machine of its own, or keep cores for it (taskset)",
             )
         )
+    elif (generator.get("machine_busy") or 0.0) >= _BUSY:
+        found.append(
+            (
+                f"{name}: all cores of this machine were at work; where the server is on it too, the "
+                f"{generator['cores']:.2f} cores that the generator took are missing there",
+                "run the bench on a machine of its own, or keep cores for each (taskset)",
+            )
+        )
     if share := failed(run) / max(1, run["requests"]):
         kinds = ", ".join(f"{kind}: {count}" for kind, count in run["failures"].items())
         wrong = run["answers"]["first_wrong"]

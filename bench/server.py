@@ -235,13 +235,15 @@ class Session:
         self.clock_s.append(conditions.clock_s())
         kind = "closed" if order.rate_per_s is None else "poisson" if order.poisson else "constant"
         name = runs.load({"mode": kind, "rate_per_s": order.rate_per_s, "concurrency": order.slots})
-        before = self._found.stages()
+        before, ticks = self._found.stages(), conditions.ticks()
         tally, ended = self._fleet.run(
             order, lambda progress: self._watch(name, order.warmup_s + order.seconds, progress)
         )
+        share = conditions.busy_share(ticks)
         after = None if before is None or ended or tally.lost else self._found.stages()
         stages = None if before is None or after is None else after.since(before)
         run = {**runs.described(tally, order, self._fleet.processes, stages), "purpose": purpose}
+        run["generator"]["machine_busy"] = None if share is None else round(share, 3)
         self.runs.append(run)
         if purpose not in ("guess", "probe", "confirm"):  # which are there to find what fails
             self.warnings += runs.warnings(run, order.most)
