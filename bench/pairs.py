@@ -28,6 +28,7 @@ def items(result: Result) -> dict[Key, Item]:
     return {
         (*map(str, form), run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s): (result, run)
         for run in result.runs
+        if run.purpose != "probe"  # those are short, and only find the way
     }
 
 

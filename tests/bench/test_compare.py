@@ -210,3 +210,11 @@ def test_without_windows_a_latency_s_own_interval_is_used() -> None:
     assert {one.figure for one in compare(old, new, 0.05).regressions} == {"median", "p99"}
     bare = of_server(runs=[samples.run("poisson", 200, 1.3e-3, 2, windows=[], median_ci_s=None, p99_ci_s=None)])
     assert {one.unable for one in compare(old, bare, 0.05).compared} == {None, "under 5 windows of time in a run"}
+
+
+def test_runs_that_only_find_the_way_are_not_compared() -> None:
+    runs = [samples.run("poisson", 200, 1e-3, 1), samples.run("poisson", 200, 9e-3, 2, purpose="probe")]
+    found = compare(of_server(runs=runs), of_server(runs=runs[:1]), 0.05)
+    assert not found.regressions
+    assert found.only_old == ()
+    assert not found.clocked
