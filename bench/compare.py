@@ -70,7 +70,7 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
     both = [key for key in before if key in after]
     if type(old) is not type(new) or not both:
         raise PenstockError(_nothing(old, new, before, after))
-    clocked = bool(old.clock.rounds_s and new.clock.rounds_s)
+    clocked = isinstance(old, Engines) and bool(old.clock.rounds_s and new.clock.rounds_s)
     found = [pair for key in both for pair in pairs.of(before[key], after[key], old, new)]
     found += pairs.together([pair for pair in found if pair.model])
     able = sum(pair.unable is None for pair in found)

@@ -49,8 +49,8 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list):
         if value:
-            yield name, ", ".join(str(inner) for inner in value)
-    elif isinstance(value, float):
+            yield name, ", ".join("not set" if inner is None else str(inner) for inner in value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
         yield name, f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.6g}"
     elif value is not None and value != "":
         yield name, str(value)

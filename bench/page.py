@@ -15,6 +15,9 @@ from penstock.bench.parts import Section, listed
 from penstock.bench.recorded import Engines, Result
 from penstock.files import write_whole, writing
 
+# As many warnings as stand in front of the figures; the others are folded.
+_WARNINGS = 4
+
 
 def write(result: Result, path: Path) -> None:
     """Write the page to a file, whole or not at all.
@@ -84,6 +87,9 @@ def _doubts(result: Result) -> list[Section]:
     for warned in result.warnings:
         remedy = element("span", f"Remedy: {warned.remedy}", class_="remedy") if warned.remedy else None
         told.append(element("p", element("strong", "Warning: "), warned.text, remedy, class_="warning"))
+    if len(told) > _WARNINGS:
+        rest = told[_WARNINGS:]
+        told[_WARNINGS:] = [element("details", element("summary", f"{len(rest)} more"), *rest)]
     told += [element("p", note) for note in result.notes]
     return [Section("warnings", "Warnings and notes", told)] if told else []
 

@@ -28,6 +28,7 @@ def items(result: Result) -> dict[Key, Item]:
     return {
         (*map(str, form), run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s): (result, run)
         for run in result.runs
+        if run.purpose != "probe"  # those are short, and only find the way
     }
 
 
@@ -41,9 +42,13 @@ def title(item: Item) -> str:
 
 
 def shape(cell: Cell) -> str:
-    """`batch 8`, with threads and streams where they were told."""
-    extra = [f"{cell.threads} threads" if cell.threads else "", f"{cell.streams} streams" if cell.streams else ""]
-    return ", ".join([f"batch {cell.batch}", *filter(None, extra)])
+    """`batch 8`, with threads where they were told, and streams where there are several."""
+    words = [f"batch {cell.batch}"]
+    if cell.threads:
+        words.append(f"{cell.threads} thread{'s' * (cell.threads != 1)}")
+    if cell.streams and cell.streams > 1:
+        words.append(f"{cell.streams} streams")
+    return ", ".join(words)
 
 
 @dataclass(frozen=True)

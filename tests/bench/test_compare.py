@@ -48,12 +48,12 @@ def test_the_same_again_differs_in_none_of_a_hundred(drift: float) -> None:
 def test_a_tenth_slower_is_found_in_each_of_a_hundred_and_only_there(drift: float, slower: float) -> None:
     for seed in range(100):
         found = compare(measured(seed, drift=drift), measured(1000 + seed, {8: slower}, drift), 0.05)
-        assert [one.what for one in found.regressions] == ["net, batch 8, 1 threads"]
+        assert [one.what for one in found.regressions] == ["net, batch 8, 1 thread"]
 
 
 def test_a_tenth_faster_is_told_and_is_no_regression() -> None:
     found = compare(measured(1, {8: 1.12}), measured(2), 0.05)
-    assert verdicts(found)["net, batch 8, 1 threads"] == "faster"
+    assert verdicts(found)["net, batch 8, 1 thread"] == "faster"
     assert not found.regressions
 
 
@@ -93,9 +93,9 @@ def test_what_is_in_one_result_alone_is_named() -> None:
     )
     new = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3), samples.cell(8, 1e-3)])]))
     found = compare(old, new, 0.05)
-    assert [one.what for one in found.compared] == ["a, batch 1, 1 threads"]
-    assert found.only_old == ("b, batch 1, 1 threads",)
-    assert found.only_new == ("a, batch 8, 1 threads",)
+    assert [one.what for one in found.compared] == ["a, batch 1, 1 thread"]
+    assert found.only_old == ("b, batch 1, 1 thread",)
+    assert found.only_new == ("a, batch 8, 1 thread",)
 
 
 def test_nothing_in_common_and_two_kinds_are_refused() -> None:
@@ -118,9 +118,7 @@ def test_too_few_rounds_are_not_compared() -> None:
 
 def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
     few = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=4)])]))
-    with pytest.raises(
-        PenstockError, match="nothing can be compared: a, batch 1, 1 threads: under 5 rounds that count"
-    ):
+    with pytest.raises(PenstockError, match="nothing can be compared: a, batch 1, 1 thread: under 5 rounds that count"):
         compare(few, few, 0.05)
 
 
@@ -212,3 +210,11 @@ def test_without_windows_a_latency_s_own_interval_is_used() -> None:
     assert {one.figure for one in compare(old, new, 0.05).regressions} == {"median", "p99"}
     bare = of_server(runs=[samples.run("poisson", 200, 1.3e-3, 2, windows=[], median_ci_s=None, p99_ci_s=None)])
     assert {one.unable for one in compare(old, bare, 0.05).compared} == {None, "under 5 windows of time in a run"}
+
+
+def test_runs_that_only_find_the_way_are_not_compared() -> None:
+    runs = [samples.run("poisson", 200, 1e-3, 1), samples.run("poisson", 200, 9e-3, 2, purpose="probe")]
+    found = compare(of_server(runs=runs), of_server(runs=runs[:1]), 0.05)
+    assert not found.regressions
+    assert found.only_old == ()
+    assert not found.clocked

@@ -38,7 +38,7 @@ def test_no_regression_exits_with_0_and_says_so_last(tmp_path: Path) -> None:
 def test_a_regression_exits_with_1_and_is_named(tmp_path: Path) -> None:
     done = bench("--compare", *files(tmp_path, slower=1.2))
     assert done.exit_code == 1, done.output
-    assert done.output.splitlines()[-1].startswith("regression: 2 of 3: net, batch 8, 1 threads (median 1.")
+    assert done.output.splitlines()[-1].startswith("regression: 2 of 3: net, batch 8, 1 thread (median 1.")
     assert "SLOWER" in done.output
 
 

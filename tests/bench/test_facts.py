@@ -9,12 +9,21 @@ def test_facts_are_flat_and_unknown_ones_are_left_out() -> None:
     told = {
         "cpu": "A",
         "gpu": {"name": "B", "driver": None},
-        "threads": [1, 2],
+        "threads": [1, None],
+        "memory_bytes": 25276059648,
+        "on": True,
         "peak": 1.9e11,
         "empty": "",
         "none": [],
     }
-    assert facts.of(told) == {"cpu": "A", "gpu.name": "B", "threads": "1, 2", "peak": "190,000,000,000"}
+    assert facts.of(told) == {
+        "cpu": "A",
+        "gpu.name": "B",
+        "threads": "1, not set",
+        "memory_bytes": "25,276,059,648",
+        "on": "True",
+        "peak": "190,000,000,000",
+    }
 
 
 def test_what_passes_is_no_difference() -> None:
