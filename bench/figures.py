@@ -39,7 +39,7 @@ def as_dict(result: Result) -> dict[str, Any]:
         "notes": result.notes,
         "warnings": [{"text": one.text, "remedy": one.remedy} for one in _warnings(result, rows)],
         "interrupted": result.interrupted,
-        "clock": {"unit": "s", "rounds_s": result.ticks},
+        "clock": {"unit": "s", "rounds_s": result.ticks, "others_cores": result.others},
         "reference": result.reference,
         "ceiling": _peaks(result),
         "verdict": _verdict(result),

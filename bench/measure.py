@@ -99,6 +99,7 @@ class Result:
     warnings: list[warnings.Warning] = field(default_factory=list)
     peaks: dict[str, Peaks] = field(default_factory=dict)
     ticks: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
     energy: str | None = None
     interrupted: bool = False
 
@@ -269,7 +270,7 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
             meters[id(cell)] = held[row.place(plan.device)]
     lookout = warnings.Lookout(max(places))
     try:
-        timing.measure_all(work, plan.seconds, watch=Witness(result.ticks, meters, lookout))
+        timing.measure_all(work, plan.seconds, watch=Witness(result.ticks, result.others, meters, lookout))
     finally:
         result.warnings += lookout.warnings(result.ticks)
     for row in rows:

@@ -43,6 +43,7 @@ SloMs = Annotated[
 Form = Annotated[
     str | None,
     _servers(
+        "--form",
         metavar="FORM",
         help="v2-binary, v2-json, image (an upload to penstock's /predict) or grpc. Default: image for pictures, else "
         "v2-binary, or v2-json where the server has no binary extension.",
@@ -76,7 +77,7 @@ Tolerance = Annotated[
         min=0,
         max=10,
         help="How far floats may be from the answer that is due, as relative L2 error. Default: 0.01, or the limit in "
-        "--artifact's receipt.",
+        "--artifact's receipt, 0.1 at most.",
     ),
 ]
 Grpc = Annotated[

@@ -113,6 +113,7 @@ def bench(
     --slo-ms, or --compare found a slow-down; 2 nothing was measured (bad input); 3 some was not: an artifact failed, or
     the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
+    given = dict(locals())
     if compare is not None:
         reporting.only(context, "--compare", "compare", "threshold", "json")
         reporting.compare(compare, threshold, json)
@@ -131,7 +132,7 @@ def bench(
     if loading.is_server(paths) or loadgen is not None:
         if loading.is_server(paths):
             loading.refuse_others(context, ENGINES, "is for artifacts; a server takes --rows, --concurrency, --rate")
-        told = {name: value for name, value in context.params.items() if name in loading.Asked.__dataclass_fields__}
+        told = {name: given[name] for name in loading.Asked.__dataclass_fields__}
         code = loading.measure(paths, loading.Asked(**told), files)
     else:
         loading.refuse_others(
