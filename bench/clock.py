@@ -17,7 +17,7 @@ _OUT = np.empty_like(_LEFT)
 
 
 def tick() -> float:
-    """Seconds that the piece of work takes now, small matrix products: the least of three, since one may be interrupted."""
+    """Seconds that the work takes now, small matrix products: the least of three, since one may be interrupted."""
     return min(_once() for _ in range(_REPEATS))
 
 

@@ -185,7 +185,7 @@ def _of_gpu(device: str) -> Peaks:
     Products are kept for a Python that has no torch, as one for engines may be.
     """
     products = dict(_gpu_products(device))
-    facts = cuda.facts(cuda.number(device))
+    facts = cuda.facts(cuda.number(device)) or {}
     name = cache.key("peaks", str(facts.get("gpu")), str(facts.get("driver")))
     if products:
         cache.write("peaks", name, json.dumps(products).encode())

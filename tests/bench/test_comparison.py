@@ -77,7 +77,7 @@ def test_json_has_the_whole_comparison(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--threshold", "0.1"], "--threshold: means something only with --compare OLD NEW"),
-        ([], "bench needs artifacts to measure"),
+        ([], "bench needs artifacts or a server's URL to measure"),
         (["--from", "old.json"], "--from old.json: say what to make of it"),
         (["--compare", "old.json", "new.json", "--batch", "8"], "cannot be given together with --batch"),
         (["--compare", "old.json", "new.json", "--html", "a.html"], "cannot be given together with --html"),

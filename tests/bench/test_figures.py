@@ -43,7 +43,7 @@ def result(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 def test_the_document_has_what_was_measured(result: Result) -> None:
     found = json.loads(json.dumps(figures.as_dict(result), allow_nan=False))
     assert (found["penstock_bench"], found["kind"], found["interrupted"]) == (1, "engines", False)
-    assert found["clock"] == {"unit": "s", "rounds_s": [0.002] * 10}
+    assert found["clock"] == {"unit": "s", "rounds_s": [0.002] * 10, "others_cores": []}
     fp32, int8 = (row["cells"][0] for row in found["rows"])
     assert (fp32["batch"], fp32["threads"], fp32["streams"], fp32["samples"]) == (8, None, 1, 1000)
     assert [fp32[f"{name}_s"] for name in ("median", "p90", "p95", "p99")] == [0.002] * 4
