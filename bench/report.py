@@ -109,11 +109,26 @@ def _speeds(figures: Figures) -> Table:
     optional = {
         "threads": len(figures["environment"]["threads"]) > 1,
         "streams": len(figures["environment"]["streams"]) > 1,
+        "gpu ms": any(cell["gpu_s"] is not None for cell in cells),
         "copies": any(cell["transfer_s"]["in"] is not None for cell in cells),
         "J/row": any(cell["joules_per_row"] is not None for cell in cells),
         "ceiling": any(cell["share_of_ceiling"] is not None for cell in cells),
     }
-    names = ["batch", "threads", "streams", "median ms", "±", "p90", "p95", "p99", "n", "copies", "rows/s", "J/row"]
+    names = [
+        "batch",
+        "threads",
+        "streams",
+        "median ms",
+        "±",
+        "p90",
+        "p95",
+        "p99",
+        "n",
+        "gpu ms",
+        "copies",
+        "rows/s",
+        "J/row",
+    ]
     names = [name for name in (*names, "ceiling") if optional.get(name, True)]
     table = _table("variant", names)
     table.add_column(f"speed vs {figures['reference']}", justify="right", overflow="fold")
@@ -145,6 +160,7 @@ def _texts(cell: Figures) -> dict[str, str]:
         "±": _half_width(cell["median_s"], cell["median_ci_s"]),
         **{name: _ms(cell[f"{name}_s"]) for name in ("p90", "p95", "p99")},
         "n": str(cell["samples"]),
+        "gpu ms": "-" if cell["gpu_s"] is None else _ms(cell["gpu_s"] - sum(copies)),
         "copies": _ms(sum(copies)) if copies else "-",
         "rows/s": f"{cell['rows_per_second']:,.0f}",
         "J/row": "-" if cell["joules_per_row"] is None else f"{cell['joules_per_row']:.3g}",

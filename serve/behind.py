@@ -9,6 +9,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MOST_HEAD = 65_536
 _MOST_FRAMING = 16
+# The event loop looks at others each time that so much has come of one client: it would go on as long as there is more,
+# and the answers of others take several of its turns.
+TURN = 2**19
 LONG_HEAD = f"the headers are over the limit of {MOST_HEAD} bytes"
 
 
@@ -30,7 +33,7 @@ class Behind(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, loop)
         self._front = front
         self._within = self._heading = False
-        self._received = self._bodied = 0
+        self._received = self._bodied = self._of_turn = 0
         self._begun = 0.0
         self._ended_with: Any = None
 
@@ -69,11 +72,21 @@ class Behind(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         went_on = self._within
         super().data_received(data)
+        self._of_turn += len(data)
+        if self._of_turn >= TURN and not self.transport.is_closing():
+            self._of_turn = 0
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
         if went_on and self._within:
             # What is no body is a head, trailers, or the sizes of chunks: a few bytes for each of a body's.
             self._received += len(data)
             if self._received >= MOST_HEAD + _MOST_FRAMING * self._bodied:
                 self.give_up(431, LONG_HEAD)
+
+    def _read_on(self) -> None:
+        """Others have had their turn."""
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, in the form of all other refusals."""

@@ -17,7 +17,7 @@ from typing import Any
 from typing_extensions import Buffer
 
 from penstock.serve import records
-from penstock.serve.behind import LONG_HEAD, MOST_HEAD, Behind, refuse
+from penstock.serve.behind import LONG_HEAD, MOST_HEAD, TURN, Behind, refuse
 from penstock.serve.gate import Gate
 from penstock.serve.heads import Head, answer_lines, read_head, without_upgrade
 from penstock.serve.leaving import LOOK_S, QUIET_S, leave, unread
@@ -32,6 +32,8 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})")
 _IN_CHUNKS = re.compile(rb"(?i)\r\ntransfer-encoding:")
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
+# Bytes of a body that are read at once, and before others have their first turn.
+_AT_ONCE, _FIRST_TURN = 131_072, 2**20
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting = b""
         self._head: Head | None = None
         self._room: Room | None = None
-        self._unsent = 0
+        self._unsent = self._pause_at = 0
         self._task: asyncio.Task[None] | None = None
         self._clogged = self._paused = self._handed = self._left = False
         self._timer: asyncio.TimerHandle | None = None
@@ -120,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.scratch if self._room is None else self._room.free()
+        return self._server.scratch if self._room is None else self._room.free()[:_AT_ONCE]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._room is not None:
@@ -128,6 +130,10 @@ class Connection(asyncio.BufferedProtocol):
             if self._room.whole:
                 body, self._room = self._room.content(), None
                 self._start(body)
+            elif self._room.filled >= self._pause_at:
+                self._pause_at = self._room.filled + TURN
+                self._transport.pause_reading()
+                self._loop.call_soon(self._read_on)
             return
         if not self._waiting:
             self._since = self._loop.time()
@@ -136,6 +142,11 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._waiting) >= MOST_HEAD and (self._task is not None or self._clogged):
             self._paused = True
             self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Others have had their turn."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> None:
         """Closes the connection: a client that will send nothing more is taken for one that went away."""
@@ -206,6 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._room = Room(head.length, head.json_length)
             self._room.add(self._waiting[end:])
+            self._pause_at = _FIRST_TURN
             self._waiting = b""
 
     def _start(self, body: memoryview) -> None:

@@ -324,6 +324,7 @@ class _Transport:
     def __init__(self) -> None:
         self.closed = self.paused = self.aborted = False
         self.unsent = 1000
+        self.pauses = 0
         self.sent = b""
 
     def close(self) -> None:
@@ -337,6 +338,10 @@ class _Transport:
 
     def pause_reading(self) -> None:
         self.paused = True
+        self.pauses += 1
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     def is_closing(self) -> bool:
         return self.closed
@@ -583,6 +588,47 @@ def test_a_head_alone_takes_no_memory_for_its_body() -> None:
         connection.connection_lost(None)
 
     asyncio.run(scenario())
+
+
+def test_others_have_their_turn_while_a_long_body_comes() -> None:
+    async def scenario() -> tuple[int, int]:
+        class Infer:
+            async def answer(self, *request: Any) -> Any:
+                return 200, {}, [b"%d" % len(request[3])]
+
+        length, turns = 5 * 2**20, 0
+        connection, transport = alone(Infer(), body_bytes=2**30)
+        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())
+        left = length
+        while left:
+            room = connection.get_buffer(-1)
+            assert len(room) <= 2**18, "read at once, nobody else runs meanwhile"
+            left -= len(room)
+            connection.buffer_updated(len(room))
+            del room
+            if transport.paused:
+                turns += 1
+                await asyncio.sleep(0)
+                assert not transport.paused, "reading goes on by itself"
+        await asyncio.sleep(0.01)
+        assert transport.sent.endswith(b"%d" % length)
+        connection.connection_lost(None)
+        return turns, transport.pauses
+
+    turns, pauses = asyncio.run(scenario())
+    assert turns == pauses >= 8
+
+
+def test_a_body_of_less_than_a_mebibyte_is_read_in_one_go() -> None:
+    async def scenario() -> int:
+        connection, transport = alone(_Never(), body_bytes=2**30)
+        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {2**20 - 1}\r\n\r\nx".encode())
+        for _ in range(7):
+            connection.buffer_updated(len(connection.get_buffer(-1)))
+        connection.connection_lost(None)
+        return transport.pauses
+
+    assert asyncio.run(scenario()) == 0
 
 
 UPGRADES = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
