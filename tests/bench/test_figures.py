@@ -151,7 +151,7 @@ def test_warnings_come_with_their_remedies(result: Result, capsys: pytest.Captur
 def test_columns_appear_where_they_say_something(result: Result, capsys: pytest.CaptureFixture[str]) -> None:
     report.show(result)
     plain = next(line for line in reversed(capsys.readouterr().out.splitlines()) if line.startswith("variant"))
-    assert not any(name in plain for name in ("threads", "streams", "copies", "J/row"))
+    assert not any(name in plain for name in ("threads", "streams", "gpu ms", "copies", "J/row"))
     setting = Setting(8, 1, 2)
     for row in result.rows:
         row.cells = {setting: replace(cell(0.002), streams=2, joules=80.0)}
@@ -160,7 +160,7 @@ def test_columns_appear_where_they_say_something(result: Result, capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     table = lines[max(place for place, line in enumerate(lines) if line.startswith("variant")) :]
     assert table[0].split()[1:11] == ["batch", "threads", "streams", "median", "ms", "±", "p90", "p95", "p99", "n"]
-    assert table[0].split()[11:15] == ["copies", "rows/s", "J/row", "ceiling"]
+    assert table[0].split()[11:17] == ["gpu", "ms", "copies", "rows/s", "J/row", "ceiling"]
     assert table[1].split()[1:] == [
         *(
             "8",
@@ -172,6 +172,7 @@ def test_columns_appear_where_they_say_something(result: Result, capsys: pytest.
             "2.000",
             "2.000",
             "1000",
+            "0.700",
             "0.300",
             "4,000",
             "0.01",
