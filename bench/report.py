@@ -14,7 +14,7 @@ from penstock.bench.figures import as_dict
 from penstock.bench.measure import Result
 from penstock.files import write_whole, writing
 
-_WIDE = 132
+_WIDE = 140
 Figures = dict[str, Any]
 
 

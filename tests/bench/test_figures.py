@@ -181,4 +181,4 @@ def test_columns_appear_where_they_say_something(result: Result, capsys: pytest.
             "(reference)",
         )
     ]
-    assert all(len(line) <= 132 for line in table)
+    assert all(len(line) <= 140 for line in table)
