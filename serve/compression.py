@@ -14,7 +14,7 @@ from penstock.serve.rooms import Room
 Body = TypeVar("Body", bound=Buffer)
 _WINDOW = {"gzip": 31, "deflate": 15}
 # Bytes that go in at once, and that come out.
-_PIECE, _STEP = 65_536, 2**18
+_PIECE, _STEP = 65_536, 2**16
 # Fast, and most of what there is to win on numbers.
 _LEVEL = 1
 

@@ -8,6 +8,7 @@ import importlib
 import math
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -117,6 +118,8 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
         gc.collect()
         gc.freeze()
+        # A thread that inflates or decodes gives way to the event loop so soon; of 5 ms each answer would wait for several.
+        sys.setswitchinterval(0.0005)
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
