@@ -118,7 +118,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
         gc.collect()
         gc.freeze()
-        # Threads that inflate or decode give way to the event loop so soon; an answer would wait several times for 5 ms.
+        # Threads that inflate and decode give way to the event loop so soon; an answer waits for several turns.
         sys.setswitchinterval(0.0005)
         server.run(sockets=[listener])
     if threads.any_stuck():
