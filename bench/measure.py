@@ -220,14 +220,15 @@ def _prepare(rows: list[Row], result: Result) -> None:
     """The machine's peaks, and then the footprint of each row; one that kills its process is not loaded in this one."""
     plan, most = result.plan, len(os.sched_getaffinity(0))
     places = [row.place(plan.device) for row in rows]
-    with bar("preparing", len(rows) + 1) as advance:
+    foldered = [row for row in rows if not row.in_memory]
+    with bar("preparing", len(foldered) + 1) as advance:
         try:
             cores = [ceiling.cores(setting.threads, setting.streams, most) for setting in plan.settings]
             result.peaks = peaks.measure(cores, max(places))
         except PenstockError as error:
             result.notes.append(f"no ceilings: {error}")
         advance()
-        for row in [row for row in rows if not row.in_memory]:
+        for row in foldered:
             try:
                 batch = max((setting.batch for setting in row.cells), default=row.artifact.receipt.signature.min_batch)
                 row.footprint = footprint.measure(row.artifact, row.place(plan.device), plan.threads[0], batch)
@@ -261,25 +262,28 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
     places = {row.place(plan.device) for row in rows}
     held = {place: Meter(place) for place in places}
     result.energy = next((meter.source for meter in held.values() if meter.source), None)
-    work, meters = [], {}
+    work: dict[tuple[int, Setting], Work] = {}
+    meters = {}
     for row in rows:
         inputs, _ = row.artifact.golden()
         for setting, cell in row.cells.items():
             given = runners[row.name, setting.threads][: setting.streams]
-            work.append(Work(given, timing.feeds(inputs, setting.batch), cell))
+            work[id(row), setting] = Work(given, timing.feeds(inputs, setting.batch), cell)
             meters[id(cell)] = held[row.place(plan.device)]
     lookout = warnings.Lookout(max(places))
     try:
-        timing.measure_all(work, plan.seconds, watch=Witness(result.ticks, result.others, meters, lookout))
+        timing.measure_all(
+            list(work.values()), plan.seconds, watch=Witness(result.ticks, result.others, meters, lookout)
+        )
     finally:
         result.warnings += lookout.warnings(result.ticks)
     for row in rows:
-        inputs, _ = row.artifact.golden()
-        for setting, cell in row.cells.items():
-            split = getattr(runners[row.name, setting.threads][0], "parts", None)
-            if split is not None and cell.failure is None:
+        for setting in row.cells:
+            one = work[id(row), setting]
+            split = getattr(one.runners[0], "parts", None)
+            if split is not None and one.cell.failure is None:
                 with suppress(Exception):  # what cannot be split up has been timed as a whole
-                    row.parts[setting] = split(timing.feeds(inputs, setting.batch))
+                    row.parts[setting] = split(one.feeds)
 
 
 def _even_out(rows: list[Row]) -> None:

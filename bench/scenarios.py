@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, parity
-from penstock.bench import conditions, loadgen, runs, server, target
+from penstock.bench import clock, environment, loadgen, runs, server, target
 from penstock.bench.answers import Checker
 from penstock.bench.loadgen import SCENARIOS, Outcome, OverHttp, Settings, Subject
 from penstock.bench.payloads import GRPC
@@ -196,12 +196,12 @@ def _result(outcome: Outcome, settings: Settings, notes: list[str]) -> dict[str,
     return {
         "penstock_bench": 1,
         "kind": "server",
-        "environment": {**conditions.environment(), "processes": 1},
+        "environment": {**environment.machine(), "processes": 1},
         "notes": notes,
         "warnings": _warnings(run, outcome),
         "interrupted": outcome.interrupted,
         "lost": server.silent(run),
-        "clock": {"unit": "s", "rounds_s": [conditions.clock_s()]},
+        "clock": {"unit": "s", "rounds_s": [clock.tick()]},
         "runs": [run],
         "capacity": None,
         "slo": None,

@@ -56,7 +56,7 @@ def highest(
         if tried(probe, rate):
             low = rate
         else:
-            high = rate
+            high, found.bounded = rate, found.tried[-1][1].void
             if rate <= least_per_s:
                 break
         if low > 0 and high / low <= _NEAR:
@@ -66,9 +66,6 @@ def highest(
         else:
             rate = rate * step if low > 0 else max(rate / step, least_per_s)
             step = min(step * step, _LARGEST_STEP)
-    limited = any(
-        verdict.void for tried_, verdict in found.tried if tried_ <= high * 1.0001 and tried_ >= high * 0.9999
-    )
     rate = low
     for _ in range(_MOST_CONFIRMED):
         if rate < least_per_s:
@@ -77,5 +74,4 @@ def highest(
             found.rate_per_s = rate
             break
         rate *= _BACK
-    found.bounded = limited
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench import conditions, runs, search, sources, target
+from penstock.bench import clock, environment, runs, search, sources, target
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.fleet import Fleet, Progress
 from penstock.bench.generator import Order
@@ -21,11 +23,12 @@ from penstock.bench.statistics import needed
 from penstock.bench.target import Gone, Target
 from penstock.client.access import Access
 from penstock.errors import PenstockError
+from penstock.machine import Others
 
 # How far an answer may be from the one that the payload had alone: a batch changes the last bits, of fp16 more of them.
 TOLERANCE = 0.01
 _PROBE_S, _LONGEST_PROBE_S, _GUESS_CONNECTIONS = 3.0, 60.0, 32
-_OVER, _OTHERS = 0.01, 0.2
+_OVER, _OTHERS, _LOOK_S = 0.01, 0.2, 0.1
 # One core drives some 20,000 requests/s of small bodies; servers do less with the rest.
 _CORES_FOR_ONE, _MOST_PROCESSES = 4, 16
 
@@ -87,7 +90,11 @@ def measure(
 def processes_for(plan: Plan) -> int:
     """How many generators there are unless told: one for four cores, which a server may need more."""
     most = max([*plan.concurrency, *([_GUESS_CONNECTIONS] if plan.rates or plan.slo_ms else [])], default=1)
-    return max(1, min(conditions.cores() // _CORES_FOR_ONE, most, _MOST_PROCESSES))
+    return max(1, min(_cores() // _CORES_FOR_ONE, most, _MOST_PROCESSES))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def tolerated(plan: Plan, made: Payloads) -> float:
@@ -201,11 +208,12 @@ class Session:
             self.capacity = {"rate_per_s": top["throughput_per_s"], "concurrency": top["concurrency"]}
 
     def _see_the_machine(self) -> None:
-        busy = conditions.busy_cores()
-        if busy is not None and busy > _OTHERS:
+        others = Others()
+        time.sleep(_LOOK_S)
+        if (busy := others.cores()) > _OTHERS:
             self.warnings.append(
                 {
-                    "text": f"this machine is busy: {busy:.1f} of its {conditions.cores()} cores were at work before "
+                    "text": f"this machine is busy: {busy:.1f} of its {_cores()} cores were at work before "
                     f"the first run",
                     "remedy": "end what else runs on it, or run the bench on a machine that is idle",
                 }
@@ -232,18 +240,18 @@ class Session:
         Raises:
             _Ended: it was the last, since the user ended it or nobody answers any more.
         """
-        self.clock_s.append(conditions.clock_s())
+        self.clock_s.append(clock.tick())
         kind = "closed" if order.rate_per_s is None else "poisson" if order.poisson else "constant"
         name = runs.load({"mode": kind, "rate_per_s": order.rate_per_s, "concurrency": order.slots})
-        before, ticks = self._found.stages(), conditions.ticks()
+        before, machine = self._found.stages(), Others()
         tally, ended = self._fleet.run(
             order, lambda progress: self._watch(name, order.warmup_s + order.seconds, progress)
         )
-        share = conditions.busy_share(ticks)
+        busy = machine.all_cores()
         after = None if before is None or ended or tally.lost else self._found.stages()
         stages = None if before is None or after is None else after.since(before)
         run = {**runs.described(tally, order, self._fleet.processes, stages), "purpose": purpose}
-        run["generator"]["machine_busy"] = None if share is None else round(share, 3)
+        run["generator"]["machine_busy"] = None if busy is None else round(busy / (os.cpu_count() or 1), 3)
         self.runs.append(run)
         if purpose not in ("guess", "probe", "confirm"):  # which are there to find what fails
             self.warnings += runs.warnings(run, order.most)
@@ -308,7 +316,7 @@ def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -
     return {
         "penstock_bench": 1,
         "kind": "server",
-        "environment": {**conditions.environment(), "processes": session._fleet.processes},
+        "environment": {**environment.machine(), "processes": session._fleet.processes},
         "notes": notes,
         "warnings": session.warnings,
         "interrupted": session.interrupted,

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from penstock import origin
+from penstock import origin, weights
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, Say
+from penstock.files import sha256
 from penstock.receipt import FileDigest
 from penstock.runtimes.torch import TorchRunner, allow_tf32, forbid_tf32
 
@@ -67,14 +68,13 @@ def rows(donors: list[Artifact], path: Path, device: str, say: Say, **told: Any)
     """
     if device != "cpu" and not torch.cuda.is_available():
         raise PenstockError(f"--device {device}: PyTorch {torch.__version__} finds no CUDA device here")
-    donor = next((one for one in donors if one.receipt.precision == "fp32"), donors[0])
-    source = origin.opened(donor, path, say, option="--source", **told)
-    kin = [one for one in donors if one.receipt.source.sha256 == source.sha256]
+    digest = sha256(weights.locate(path))
+    kin = [one for one in donors if one.receipt.source.sha256 == digest]
     if not kin:
         made = ", ".join(sorted({one.receipt.source.checkpoint for one in donors}))
         raise PenstockError(f"--source {path}: none of the artifacts was made of this file; they are of {made}")
-    donor = donor if donor in kin else kin[0]
-    module = source.adapted()
+    donor = next((one for one in kin if one.receipt.precision == "fp32"), kin[0])
+    module = origin.opened(donor, path, say, option="--source", **told).adapted()
     return [_row(donor, path, module, way, precision) for way, precision in WAYS[device.partition(":")[0]]]
 
 

@@ -30,10 +30,18 @@ class Others:
 
     def cores(self) -> float:
         """Those in use, on average; 0 where it cannot be told."""
+        passed, busy = self._seen()
+        return 0.0 if busy is None else max(0.0, busy - (time.process_time() - self._own)) / passed
+
+    def all_cores(self) -> float | None:
+        """How many were in use by anybody, this process too; None where it cannot be told."""
+        passed, busy = self._seen()
+        return None if busy is None else busy / passed
+
+    def _seen(self) -> tuple[float, float | None]:
+        """Seconds that have passed, and that all cores were at work meanwhile."""
         passed, busy = time.perf_counter() - self._since, _busy_s()
-        if self._busy is None or busy is None or passed <= 0:
-            return 0.0
-        return max(0.0, busy - self._busy - (time.process_time() - self._own)) / passed
+        return passed, None if self._busy is None or busy is None or passed <= 0 else busy - self._busy
 
 
 def _busy_s() -> float | None:

@@ -31,17 +31,17 @@ def opened(
         PenstockError: it does not load, or is of another contract.
     """
     source = found.receipt.source
-    against, origin = path, checkpoint.load(path, override(source, model, allow_pickle), say)
-    say(f"{against}: {origin.card.architecture.target}, {origin.proof}")
+    origin = checkpoint.load(path, override(source, model, allow_pickle), say)
+    say(f"{path}: {origin.card.architecture.target}, {origin.proof}")
     if origin.sha256 != source.sha256:
-        say(f"note: {against} is not the file that the artifact was made of ({source.checkpoint}); its answers decide")
+        say(f"note: {path} is not the file that the artifact was made of ({source.checkpoint}); its answers decide")
     code = architecture.code(origin.card.architecture.target)
     if code is not None and source.code is not None and sha256(code) != source.code:
         say(f"note: {code} has changed since")
     ours, theirs = found.receipt.signature, origin.card.signature
     if (ours.inputs, ours.outputs, ours.dims) != (theirs.inputs, theirs.outputs, theirs.dims):
         raise PenstockError(
-            f"{option} {against}: {_text(theirs)}; the artifact takes {_text(ours)}: it is of another model"
+            f"{option} {path}: {_text(theirs)}; the artifact takes {_text(ours)}: it is of another model"
         )
     return origin
 
