@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from penstock.preprocess import ImagePreprocess, Resample, decode_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SIZES = ((224, 224), (640, 480), (1920, 1080), (4000, 3000))
 Pixels = NDArray[np.uint8]
@@ -37,16 +39,16 @@ def classifier(side: int = 224, shorter: int | None = 232, resample: Resample = 
     return ImagePreprocess(input="image", mode="RGB", mean=mean, std=std, **sizes)
 
 
-def encoded(shown: Image.Image, kind: str, **options: Any) -> bytes:
+def encoded(shown: Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     shown.save(buffer, kind, **{**({"quality": 88} if kind == "JPEG" else {}), **options})
     return buffer.getvalue()
 
 
-def mosaic(photographs: list[Image.Image], width: int, height: int) -> Image.Image:
+def mosaic(photographs: list[Image], width: int, height: int) -> Image:
     """Pieces of photographs side by side: large, and as sharp as they are."""
     random = np.random.default_rng(width)
-    made = Image.new("RGB", (width, height))
+    made = photographs[0].resize((width, height))
     for top in range(0, height, 300):
         for left in range(0, width, 400):
             made.paste(photographs[random.integers(len(photographs))].crop((0, 0, 400, 300)), (left, top))
@@ -55,6 +57,8 @@ def mosaic(photographs: list[Image.Image], width: int, height: int) -> Image.Ima
 
 def decoders(kind: str) -> dict[str, Decoder]:
     """Those that are installed, by name: bytes to an image of Pillow's, or to an array of RGB."""
+    from PIL.Image import fromarray
+
     found: dict[str, Decoder] = {
         "Pillow": decode_image,
         "Pillow, to an array": lambda data: np.asarray(decode_image(data)),
@@ -68,12 +72,12 @@ def decoders(kind: str) -> dict[str, Decoder]:
 
     if kind == "JPEG":
         add("simplejpeg", "simplejpeg", lambda held: held.decode_jpeg)
-        add("simplejpeg, to an image", "simplejpeg", lambda held: lambda data: Image.fromarray(held.decode_jpeg(data)))
+        add("simplejpeg, to an image", "simplejpeg", lambda held: lambda data: fromarray(held.decode_jpeg(data)))
         add("PyTurboJPEG", "turbojpeg", lambda held: held.TurboJPEG().decode)
         add("imagecodecs", "imagecodecs", lambda held: held.jpeg8_decode)
     else:
         add("pyspng", "pyspng", lambda held: held.load)
-        add("pyspng, to an image", "pyspng", lambda held: lambda data: Image.fromarray(held.load(data)))
+        add("pyspng, to an image", "pyspng", lambda held: lambda data: fromarray(held.load(data)))
         add("imagecodecs", "imagecodecs", lambda held: held.png_decode)
     add("opencv", "cv2", lambda held: lambda data: held.imdecode(np.frombuffer(data, np.uint8), held.IMREAD_COLOR_RGB))
     add("pyvips", "pyvips", lambda held: lambda data: held.Image.new_from_buffer(data, "").numpy())
@@ -91,11 +95,11 @@ def took(cases: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float
     return {name: statistics.median(held) for name, held in times.items()}
 
 
-def compare_decoders(photograph: Image.Image, kind: str, rounds: int) -> None:
+def compare_decoders(photograph: Image, kind: str, rounds: int) -> None:
     print(f"\n{kind}: time by Pillow's, and * where pixels are not Pillow's")
     known = decoders(kind)
     for size in SIZES:
-        data = encoded(photograph.resize(size, Image.Resampling.LANCZOS), kind)
+        data = encoded(photograph.resize(size), kind)
         due = np.asarray(decode_image(data))
         cases = {name: partial(held, data) for name, held in known.items()}
         times = took(cases, rounds)
@@ -108,12 +112,12 @@ def compare_decoders(photograph: Image.Image, kind: str, rounds: int) -> None:
         )
 
 
-def time_steps(photograph: Image.Image, rounds: int) -> None:
+def time_steps(photograph: Image, rounds: int) -> None:
     print("\nFrom bytes to numbers, ms: decoded, resized and cropped, normalised; all of it; with scaled decoding")
     reader = classifier()
     for kind in ("JPEG", "PNG"):
         for size in SIZES:
-            data = encoded(photograph.resize(size, Image.Resampling.LANCZOS), kind)
+            data = encoded(photograph.resize(size), kind)
             image = decode_image(data)
             pixels = np.zeros((1, reader.height, reader.width, 3), np.uint8)
             times = took(
@@ -133,7 +137,7 @@ def time_steps(photograph: Image.Image, rounds: int) -> None:
             )
 
 
-def compare_scaled(pictures: Mapping[str, Image.Image], rounds: int) -> None:
+def compare_scaled(pictures: Mapping[str, Image], rounds: int) -> None:
     for reader in (classifier(), classifier(224, 256, "bicubic"), classifier(64, 64), classifier(224, None)):
         print(
             f"\nScaled decoding, {reader.resample} to {reader.resize_shorter or 'a square'}: max, mean, 99th percentile"
@@ -153,11 +157,11 @@ def compare_scaled(pictures: Mapping[str, Image.Image], rounds: int) -> None:
             )
 
 
-def watch_threads(photograph: Image.Image, rounds: int) -> None:
+def watch_threads(photograph: Image, rounds: int) -> None:
     print("\nPictures read by threads at once: how many times what one reads, and a sleeper's waking late, ms")
     reader = classifier()
     for size in SIZES:
-        data = encoded(photograph.resize(size, Image.Resampling.LANCZOS), "JPEG")
+        data = encoded(photograph.resize(size), "JPEG")
         rates = {}
         for count in (1, 2):
             rates[count], late = read_at_once(reader, data, count, rounds * 0.1)
@@ -186,8 +190,10 @@ def read_at_once(reader: ImagePreprocess, data: bytes, count: int, seconds: floa
 
 
 def main(folder: Path, rounds: int) -> None:
+    from PIL import Image as Pillow
+
     files = sorted(file for file in folder.iterdir() if file.suffix in (".jpg", ".jpeg", ".png"))
-    named = {file.name: Image.open(file).convert("RGB") for file in files}
+    named = {file.name: Pillow.open(file).convert("RGB") for file in files}
     first = next(iter(named.values()))
     for kind in ("JPEG", "PNG"):
         compare_decoders(first, kind, rounds)
