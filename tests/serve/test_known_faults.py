@@ -144,6 +144,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "--run-limit-s": ("9", "test_app.py::test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile"),
     "--max-body-mb": ("3", "test_app.py::test_a_body_declared_too_long_is_a_413_before_any_of_it_is_sent"),
     "--max-pixels": ("99", "test_app.py::test_a_small_file_of_many_pixels_is_refused_undecoded"),
+    "--scaled-decoding": (None, "test_app.py::test_large_jpegs_are_decoded_smaller_if_that_is_asked_for"),
     "--max-images": ("2", "test_app.py::test_more_files_than_the_bound_are_refused"),
     "--max-connections": ("9", "test_connection.py::test_a_connection_too_many_is_told_so_and_the_others_go_on"),
     "--idle-limit-s": ("9", "test_connection.py::test_an_idle_connection_is_closed_and_a_busy_one_is_not"),
