@@ -15,7 +15,7 @@ from penstock.signature import Signature
 def decoded(model: Any, signature: Signature, image: ImagePreprocess) -> Any:
     """A model behind the casting, layout, scaling and normalising of its pictures.
 
-    They are float32 whatever the graph computes in: in fp16 their rounding would come on top of the model's. The cast
+    These are float32 whatever the graph computes in: in fp16 their rounding would come on top of the model's. The cast
     comes first, since TensorRT takes uint8 into nothing else.
 
     Args:
@@ -48,20 +48,24 @@ def decoded(model: Any, signature: Signature, image: ImagePreprocess) -> Any:
 
 
 def _nodes(graph: Any, image: ImagePreprocess, numbers: str) -> list[Any]:
-    """From pixels to numbers, as `ImagePreprocess.normalize` computes them; the constants go into the graph."""
+    """From pixels to numbers, as `ImagePreprocess.normalize` computes them; the constants go into the graph.
+
+    Means and deviations are those of a whole row of pixels: onnxruntime leaves the layout as it is in front of int8
+    convolutions, and broadcasting three numbers over the last axis took it 0.8 ms a picture of 224 x 224, not 0.05.
+    """
     onnx = protos.onnx_package()
-    cast, planes = (protos.fresh(graph, f"{image.input}.{step}") for step in ("cast", "planes"))
-    nodes = [
-        onnx.helper.make_node("Cast", [image.input], [cast], name=cast, to=onnx.TensorProto.FLOAT),
-        onnx.helper.make_node("Transpose", [cast], [planes], name=planes, perm=[0, 3, 1, 2]),
-    ]
-    steps = (("Div", "levels", (1 / image.scale,)), ("Sub", "mean", image.mean), ("Div", "std", image.std))
-    held = planes
+    row = (1, 1, image.width, image.channels)
+    held = protos.fresh(graph, f"{image.input}.cast")
+    nodes = [onnx.helper.make_node("Cast", [image.input], [held], name=held, to=onnx.TensorProto.FLOAT)]
+    steps: tuple[tuple[str, str, Any], ...] = (
+        ("Div", "levels", np.float32(1 / image.scale)),
+        ("Sub", "mean", np.broadcast_to(np.asarray(image.mean, np.float32), row)),
+        ("Div", "std", np.broadcast_to(np.asarray(image.std, np.float32), row)),
+    )
     for operator, what, values in steps:
         constant, result = (protos.fresh(graph, f"{image.input}.{part}") for part in (what, f"by_{what}"))
-        array = np.asarray(values, np.float32).reshape(1, -1, 1, 1)
-        graph.initializer.append(onnx.numpy_helper.from_array(array, constant))
-        result = numbers if what == "std" else result
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(values), constant))
         nodes.append(onnx.helper.make_node(operator, [held, constant], [result], name=result))
         held = result
+    nodes.append(onnx.helper.make_node("Transpose", [held], [numbers], name=numbers, perm=[0, 3, 1, 2]))
     return nodes

@@ -30,8 +30,12 @@ class Decoding(nn.Module):
             self.register_buffer(name, torch.tensor(values).reshape(1, -1, 1, 1), persistent=False)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        pixels = inputs[self.place].to(self.levels.dtype).permute(0, 3, 1, 2)
-        numbers = (pixels / self.levels - self.mean) / self.std
+        pixels = inputs[self.place].to(self.levels.dtype)
+        # Laid out as the module's own input is: by the strides that a permutation leaves, of one channel too,
+        # convolutions choose other kernels, and views fail.
+        grey = self.mean.numel() == 1
+        planes = pixels.squeeze(3).unsqueeze(1) if grey else pixels.permute(0, 3, 1, 2).contiguous()
+        numbers = (planes / self.levels - self.mean) / self.std
         return self.inner(*inputs[: self.place], numbers, *inputs[self.place + 1 :])
 
 
