@@ -419,7 +419,7 @@ def test_with_uint8_a_picture_stays_the_pixels_that_the_numbers_are_made_of(imag
     assert kept.normalize(pixels).tobytes() == image.apply(drawn).tobytes()
 
 
-@given(st.floats(-3, 3, width=32), st.floats(0.01, 3, width=32), st.sampled_from([1 / 255, 1.0, 1 / 256]))
+@given(st.floats(-3, 3), st.floats(0.01, 3), st.sampled_from([1 / 255, 1.0, 1 / 256]))
 def test_every_level_is_found_again_from_its_number(mean: float, std: float, scale: float) -> None:
     image = ImagePreprocess(input="x", mode="L", height=16, width=16, mean=(mean,), std=(std,), scale=scale)
     levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
