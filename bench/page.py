@@ -83,7 +83,8 @@ def _doubts(result: Result) -> list[Section]:
     """What makes the figures doubtful, before the figures."""
     told = []
     if result.interrupted:
-        told.append(element("p", "Interrupted: the figures are of the rounds that were finished.", class_="warning"))
+        until = "the rounds that were finished" if isinstance(result, Engines) else "what came before"
+        told.append(element("p", f"Interrupted: the figures are of {until}.", class_="warning"))
     for warned in result.warnings:
         remedy = element("span", f"Remedy: {warned.remedy}", class_="remedy") if warned.remedy else None
         told.append(element("p", element("strong", "Warning: "), warned.text, remedy, class_="warning"))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from penstock.bench import loads
 from penstock.errors import PenstockError
 from penstock.signature import first_message
 
@@ -194,11 +195,12 @@ class Run(Figures):
     @property
     def load(self) -> str:
         """`closed, 8 connections`, or `poisson, 200/s`."""
-        if self.rate_per_s is not None:
-            return f"{self.mode}, {self.rate_per_s:,.6g}/s"
-        if self.concurrency is None:
-            return self.mode
-        return f"{self.mode}, {self.concurrency} connection{'' if self.concurrency == 1 else 's'}"
+        return loads.named(self.mode, self.rate_per_s, self.concurrency)
+
+    @property
+    def marked(self) -> str:
+        """The load, and whether the run is short, ended early, or void."""
+        return loads.marked(self.load, self.purpose, self.ended, self.void)
 
 
 class Capacity(_Part):
@@ -210,6 +212,16 @@ class Objective(_Part):
     slo_ms: Positive
     rate_per_s: Seconds | None = None
     p99_s: Seconds | None = None
+    generator_bound: bool = False
+    generator_gives_out_per_s: Seconds | None = None
+    finished: bool = True
+
+
+class LoadGen(_Part):
+    """What LoadGen says of a run."""
+
+    scenario: str
+    verdict: str = ""
 
 
 class Server(_Result):
@@ -221,6 +233,13 @@ class Server(_Result):
     runs: tuple[Run, ...] = ()
     capacity: Capacity | None = None
     slo: Objective | None = None
+    loadgen: LoadGen | None = None
+    lost: bool = False
+
+    @property
+    def rows(self) -> int:
+        """In each request."""
+        return int(self.payload.get("rows") or 1)
 
 
 Result = Engines | Server

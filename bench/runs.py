@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from penstock.bench import loads
 from penstock.bench.generator import Order
+from penstock.bench.payloads import BINARY, GRPC, JSON
 from penstock.bench.statistics import needed, percentile
 from penstock.bench.tally import Tally
 from penstock.bench.target import Stages
@@ -140,20 +143,31 @@ def over(run: Run, limit_s: float) -> float:
     return float((late + failed(run)) / run["requests"])
 
 
-def warnings(run: Run, most: int) -> list[dict[str, str]]:
+def capacity(listed: Sequence[Run]) -> dict[str, Any] | None:
+    """The closed loop with the most answers a second, of those that took their time, count, and had no failures."""
+    best = [run for run in listed if run["mode"] == "closed" and not (run["void"] or run["ended"] or failed(run))]
+    if not best:
+        return None
+    top = max(best, key=lambda run: float(run["throughput_per_s"]))
+    return {"rate_per_s": top["throughput_per_s"], "concurrency": top["concurrency"]}
+
+
+def warnings(run: Run, most: int, form: str = BINARY) -> list[dict[str, str]]:
     """What makes a run doubtful, each with what can be done about it.
 
     Args:
         run: as `described` gives it.
         most: connections that an open loop may open.
+        form: in which requests went.
     """
     found, name, generator = list[tuple[str, str]](), load(run), run["generator"]
     if run["void"]:
-        more = 2 * generator["processes"]
+        more, least = 2 * generator["processes"], form in (JSON, GRPC)
         found.append(
             (
                 f"{name}: void: {run['void']}",
-                f"--processes {more}, or run the bench on a machine of its own; --form v2-binary costs it the least",
+                f"--processes {more} where cores are free, or run the bench on a machine of its own"
+                f"{f'; --form {BINARY} costs it the least' if least else ''}",
             )
         )
     elif generator["busiest_core"] + generator["waited_for_core"] >= _BUSY:
@@ -214,6 +228,8 @@ def _remedy(failures: dict[str, int]) -> str:
         return "the server refuses what it cannot do in time: lower --concurrency or --rate, or let more wait there"
     if "timeout" in failures:
         return "lower --concurrency or --rate, or give answers longer with --timeout"
+    if set(failures) == {"unsent"}:
+        return "the server does not keep up: lower --rate, or give more --connections if its answers take that long"
     if "401" in kinds or "403" in kinds:
         return "give a key that has the right to infer (--key-file)"
     return "see the server's log of that time"
@@ -221,7 +237,4 @@ def _remedy(failures: dict[str, int]) -> str:
 
 def load(run: Run) -> str:
     """`closed, 8 connections`, or `poisson, 200/s`."""
-    if run["rate_per_s"] is not None:
-        return f"{run['mode']}, {run['rate_per_s']:,.6g}/s"
-    count = run["concurrency"]
-    return run["mode"] if count is None else f"{run['mode']}, {count} connection{'' if count == 1 else 's'}"
+    return loads.named(run["mode"], run["rate_per_s"], run["concurrency"])

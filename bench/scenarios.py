@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import socket
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, parity
-from penstock.bench import clock, environment, loadgen, runs, server, target
+from penstock.bench import clock, environment, loadgen, rehearsal, runs, server, target
 from penstock.bench.answers import Checker
 from penstock.bench.loadgen import SCENARIOS, Outcome, OverHttp, Settings, Subject
 from penstock.bench.payloads import GRPC
@@ -21,17 +21,24 @@ from penstock.bench.target import Target
 from penstock.errors import PenstockError
 from penstock.runtimes import Runner
 
+# Each scenario's metric, by the names that LoadGen's versions have for it, and in words.
 _RESULTS = {
-    "singlestream": ("90th percentile latency (ns)", "90.00 percentile latency (ns)"),
-    "multistream": ("99th percentile latency (ns)", "99.00 percentile latency (ns)"),
-    "server": ("Scheduled samples per second", "Completed samples per second"),
+    "singlestream": ("90.0th percentile latency (ns)", "90th percentile latency (ns)", "90.00 percentile latency (ns)"),
+    "multistream": ("99.0th percentile latency (ns)", "99th percentile latency (ns)", "99.00 percentile latency (ns)"),
+    "server": ("Completed samples per second", "Scheduled samples per second"),
     "offline": ("Samples per second",),
+}
+_METRICS = {
+    "singlestream": "p90 {:,.4g} ms",
+    "multistream": "p99 {:,.4g} ms for a query of " + f"{loadgen.STREAMS} samples",
+    "server": "{:,.6g} samples/s",
+    "offline": "{:,.6g} samples/s",
 }
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The scenario, the folder of its logs, and for an artifact its device and threads."""
+    """The scenario, the folder of its logs (None keeps none), and for an artifact its device and threads."""
 
     scenario: str
     logs: Path | None = None
@@ -63,7 +70,13 @@ def measure(word: str, model: str | None, plan: Plan, choice: Choice) -> dict[st
         raise PenstockError(f"--rate: is none of {choice.scenario}'s, which asks again when it is answered")
     if plan.slo_ms is not None and choice.scenario != "server":
         raise PenstockError("--slo-ms: of LoadGen's scenarios the server alone has a limit")
-    return (_of_server if target.is_url(word) else _of_artifact)(word, model, plan, choice)
+    with tempfile.TemporaryDirectory(prefix="penstock-loadgen-") as passing:
+        folder = choice.logs or Path(passing)
+        result = (_of_server if target.is_url(word) else _of_artifact)(word, model, plan, choice, folder)
+    result["loadgen"]["logs"] = None if choice.logs is None else str(choice.logs)
+    kept = "--logs DIR keeps LoadGen's logs" if choice.logs is None else f"LoadGen's logs are in {choice.logs}"
+    result["notes"].append(f"{kept}; its summary counts, the percentiles here are of all samples")
+    return result
 
 
 # LoadGen's queries are made beforehand: of too few the run ends early, of some more it takes a little memory.
@@ -71,14 +84,20 @@ _MORE = {"singlestream": 2.0, "multistream": 2.0, "offline": 1.1}
 
 
 def _settings(
-    plan: Plan, choice: Choice, samples: int, make: Callable[[], Subject], threads: int, most_at_once: int
+    plan: Plan,
+    choice: Choice,
+    logs: Path,
+    samples: int,
+    make: Callable[[], Subject],
+    threads: int,
+    most_at_once: int,
 ) -> Settings:
     rate = plan.rates[0] if plan.rates else None
     if rate is None:
         rate = _MORE[choice.scenario] * loadgen.guessed_rate(make, threads, most_at_once)
     return Settings(
         scenario=choice.scenario,
-        logs=choice.logs or Path(f"loadgen-{choice.scenario}"),
+        logs=logs,
         seconds=plan.seconds,
         samples=samples,
         target_qps=rate,
@@ -94,19 +113,19 @@ def _threads(plan: Plan, choice: Choice) -> int:
     return plan.concurrency[0] if plan.concurrency else loadgen.STREAMS if choice.scenario == "multistream" else 32
 
 
-def _of_server(url: str, model: str | None, plan: Plan, choice: Choice) -> dict[str, Any]:
+def _of_server(url: str, model: str | None, plan: Plan, choice: Choice, logs: Path) -> dict[str, Any]:
     found = target.connect(url, model, plan.access, plan.timeout_s, plan.grpc)
     try:
-        made, expected, notes, compared = server.prepared(found, plan)
+        made, expected, notes, tolerance = rehearsal.held(found, plan.wanted, plan.tolerance)
         if made.form == GRPC:
             raise PenstockError("--loadgen: asks servers over HTTP; give an http:// URL, and no --form grpc")
-        checker = Checker(expected, server.tolerated(plan, made) if compared else math.inf)
-        requests, connect = server.wired(found, made), _connector(found)
+        checker = Checker(expected, tolerance)
+        requests, connect = rehearsal.wired(found, made), _connector(found)
 
         def subject() -> Subject:
             return OverHttp(connect, requests, checker.right)
 
-        settings = _settings(plan, choice, len(requests), subject, _threads(plan, choice), 1)
+        settings = _settings(plan, choice, logs, len(requests), subject, _threads(plan, choice), 1)
         outcome = loadgen.run(settings, subject)
         sizes = [len(payload.body) for payload in made.requests]
         return {
@@ -160,7 +179,7 @@ class Runs:
         )
 
 
-def _of_artifact(word: str, model: str | None, plan: Plan, choice: Choice) -> dict[str, Any]:
+def _of_artifact(word: str, model: str | None, plan: Plan, choice: Choice, logs: Path) -> dict[str, Any]:
     paths = artifact.find([Path(word)])
     if len(paths) != 1 or paths[0].is_file():
         raise PenstockError(
@@ -174,7 +193,7 @@ def _of_artifact(word: str, model: str | None, plan: Plan, choice: Choice) -> di
         subject = Runs(runner, found)
         most = signature.max_batch if choice.scenario in ("offline", "multistream") else 1
         settings = _settings(
-            plan, choice, golden, lambda: subject, 1, most
+            plan, choice, logs, golden, lambda: subject, 1, most
         )  # a runner is called by one thread at a time
         outcome = loadgen.run(settings, lambda: subject)
     return {
@@ -189,10 +208,6 @@ def _of_artifact(word: str, model: str | None, plan: Plan, choice: Choice) -> di
 
 def _result(outcome: Outcome, settings: Settings, notes: list[str]) -> dict[str, Any]:
     run = _run(outcome, settings)
-    notes = [
-        *notes,
-        f"LoadGen's logs are in {settings.logs}; its summary counts, the percentiles here are of all samples",
-    ]
     return {
         "penstock_bench": 1,
         "kind": "server",
@@ -205,17 +220,31 @@ def _result(outcome: Outcome, settings: Settings, notes: list[str]) -> dict[str,
         "runs": [run],
         "capacity": None,
         "slo": None,
-        "loadgen": {"scenario": settings.scenario, "logs": str(settings.logs), "summary": outcome.summary},
+        "loadgen": {"scenario": settings.scenario, "verdict": _verdict(run, outcome), "summary": outcome.summary},
     }
+
+
+def _verdict(run: runs.Run, outcome: Outcome) -> str:
+    """Whether LoadGen calls the run valid, and its scenario's own metric."""
+    scenario = run["mode"].removeprefix("loadgen ")
+    said = outcome.summary.get("Result is", "interrupted" if outcome.interrupted else "no verdict")
+    try:
+        value = float(run["loadgen_result"])
+    except (TypeError, ValueError):
+        return f"LoadGen, {SCENARIOS[scenario]}: {said}"
+    value = value / 1e6 if scenario in ("singlestream", "multistream") else value  # it tells nanoseconds
+    return f"LoadGen, {SCENARIOS[scenario]}: {said}, {_METRICS[scenario].format(value)}"
 
 
 def _warnings(run: runs.Run, outcome: Outcome) -> list[dict[str, str]]:
     found = runs.warnings(run, 0)
     if outcome.summary.get("Result is") == "INVALID":
-        text = f"LoadGen calls the run INVALID: {outcome.summary.get('Min duration satisfied', '')}"
         reasons = [f"{name}: {value}" for name, value in outcome.summary.items() if value in ("NO", "Skipped")]
         found.append(
-            {"text": f"LoadGen calls the run INVALID ({'; '.join(reasons) or text})", "remedy": "a longer --seconds"}
+            {
+                "text": f"LoadGen calls the run INVALID ({'; '.join(reasons) or 'see --logs'})",
+                "remedy": "a longer --seconds",
+            }
         )
     return found
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 _STEP, _LARGEST_STEP, _NEAR, _BACK = 1.6, 6.0, 1.05, 0.95
 _MOST_STEPS, _MOST_CONFIRMED = 24, 5
+# Void runs in a row, with none before them that kept the limit, after which lower rates are not tried either.
+_MOST_VOID = 4
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,12 @@ class Verdict:
 class Found:
     """The highest rate that kept the limit when it was confirmed, None where none did.
 
-    `bounded` says that the generator was the limit: the server may do more. `tried` are rates and verdicts, in order.
+    `gives_out_per_s` is the rate at which the generator was the limit, and ended the search: the server may do more.
+    `tried` are rates and verdicts, in order.
     """
 
     rate_per_s: float | None = None
-    bounded: bool = False
+    gives_out_per_s: float | None = None
     tried: list[tuple[float, Verdict]] = field(default_factory=list)
 
 
@@ -36,7 +39,8 @@ def highest(
 
     From `start_per_s` on, up by steps while it is kept or down until it is, of 1.6 at first and longer then; then the
     middle (geometric) of the highest that kept it and the lowest that did not, until they are within a twentieth. The
-    last that kept it is run for longer, and a twentieth less where that fails: a short run may have had luck.
+    last that kept it is run for longer, and a twentieth less where that fails: a short run may have had luck. A void
+    run says nothing of the server: its rate is not kept, whatever its latencies were.
 
     Args:
         start_per_s: a guess.
@@ -49,15 +53,19 @@ def highest(
     def tried(run: Callable[[float], Verdict], rate: float) -> bool:
         verdict = run(rate)
         found.tried.append((rate, verdict))
-        return verdict.kept and not verdict.void
+        good = verdict.kept and not verdict.void
+        if not good:  # of those that fail the last is the lowest
+            found.gives_out_per_s = rate if verdict.void else None
+        return good
 
     low, high, rate, step = 0.0, float("inf"), max(start_per_s, least_per_s), _STEP
     for _ in range(_MOST_STEPS):
         if tried(probe, rate):
             low = rate
         else:
-            high, found.bounded = rate, found.tried[-1][1].void
-            if rate <= least_per_s:
+            high = rate
+            last = [verdict.void for _, verdict in found.tried[-_MOST_VOID:]]
+            if rate <= least_per_s or (low <= 0 and len(last) == _MOST_VOID and all(last)):
                 break
         if low > 0 and high / low <= _NEAR:
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -10,25 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench import clock, environment, runs, search, sources, target
-from penstock.bench.answers import Checker, Expected
+from penstock.bench import clock, environment, loads, objective, rehearsal, runs, target
 from penstock.bench.fleet import Fleet, Progress
 from penstock.bench.generator import Order
-from penstock.bench.httpanswers import Answer
-from penstock.bench.payloads import GRPC, IMAGE, JSON, PREDICT, Payload
+from penstock.bench.payloads import GRPC, IMAGE, PREDICT
 from penstock.bench.runs import Run
-from penstock.bench.search import Verdict
 from penstock.bench.sources import Payloads, Wanted
-from penstock.bench.statistics import needed
-from penstock.bench.target import Gone, Target
+from penstock.bench.target import Target
 from penstock.client.access import Access
-from penstock.errors import PenstockError
 from penstock.machine import Others
 
-# How far an answer may be from the one that the payload had alone: a batch changes the last bits, of fp16 more of them.
-TOLERANCE = 0.01
-_PROBE_S, _LONGEST_PROBE_S, _GUESS_CONNECTIONS = 3.0, 60.0, 32
-_OVER, _OTHERS, _LOOK_S = 0.01, 0.2, 0.1
+_GUESS_CONNECTIONS = 32
+_OTHERS, _LOOK_S = 0.2, 0.1
 # One core drives some 20,000 requests/s of small bodies; servers do less with the rest.
 _CORES_FOR_ONE, _MOST_PROCESSES = 4, 16
 
@@ -40,7 +32,7 @@ class Plan:
     """What to measure: closed loops of `concurrency`, then open ones of `rates`, then the search for `slo_ms`.
 
     `connections` are the most that an open loop opens, `tolerance` is for answers; None is what the artifact's receipt
-    says, or else TOLERANCE.
+    says, or else rehearsal.TOLERANCE.
     """
 
     concurrency: tuple[int, ...] = ()
@@ -74,13 +66,12 @@ def measure(
     """
     found = target.connect(url, model, plan.access, plan.timeout_s, plan.grpc)
     try:
-        made, expected, notes, compared = prepared(found, plan)
-        tolerance = tolerated(plan, made) if compared else math.inf
+        made, expected, notes, tolerance = rehearsal.held(found, plan.wanted, plan.tolerance)
         goal = found.goal(grpc=made.form == GRPC, timed=made.form in (IMAGE, PREDICT))
-        requests = wired(found, made)
+        requests = rehearsal.wired(found, made)
         processes = plan.processes or processes_for(plan)
         with Fleet(goal, requests, expected, processes, plan.timeout_s, tolerance) as fleet:
-            session = Session(found, fleet, plan, watch)
+            session = Session(found, fleet, plan, watch, made.form)
             session.carry_out()
         return _result(found, made, session, [*made.notes, *notes])
     finally:
@@ -97,94 +88,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def tolerated(plan: Plan, made: Payloads) -> float:
-    if plan.tolerance is not None:
-        return plan.tolerance
-    return TOLERANCE if made.tolerance is None else made.tolerance
-
-
-def wired(found: Target, made: Payloads) -> list[bytes]:
-    """Requests as they go over the wire."""
-    where = found.place
-    if where is None:
-        return [payload.body for payload in made.requests]
-    host = str(where).partition("://")[2].partition("/")[0]
-    return [payload.request(host, found.access.headers, where.path) for payload in made.requests]
-
-
-def alone(found: Target, payload: Payload) -> Answer:
-    """The answer to a payload that is asked alone.
-
-    Raises:
-        PenstockError: it is answered with an error.
-    """
-    if payload.form == GRPC:
-        return target.asked_by_call(found, payload.body)
-    answer = found.ask(payload.path, payload.headers, payload.body)
-    if answer.head.status != 200:
-        said = answer.body[:300].decode("utf-8", "replace")
-        raise PenstockError(f"{found.url}{payload.path}: a request alone is answered {answer.head.status}: {said}")
-    return answer
-
-
-def prepared(found: Target, plan: Plan) -> tuple[Payloads, list[Expected], list[str], bool]:
-    """Payloads, the answers that are due, notes, and whether answers are compared.
-
-    Raises:
-        PenstockError: there is nothing to send, or the server refuses it.
-    """
-    made, notes = sources.prepare(found, plan.wanted), list[str]()
-    try:
-        first = alone(found, made.requests[0])
-    except Gone:
-        raise
-    except PenstockError:
-        if made.form != "v2-binary" or plan.wanted.form is not None:
-            raise
-        made = sources.prepare(found, _in_json(plan.wanted))
-        first = alone(found, made.requests[0])
-        notes.append("the server refuses the binary extension, though its /v2 names it: asked in JSON")
-    grpc = made.form == GRPC
-    asked = [first, *(alone(found, payload) for payload in made.requests[1:])]
-    due = [Expected.of(answer, grpc=grpc) for answer in asked]
-    tolerance = tolerated(plan, made)
-    if not Checker([due[0]], tolerance).right(0, alone(found, made.requests[0])):
-        notes.append("answers to the same payload differ from call to call: they are not compared, only counted")
-        return made, due, notes, False
-    if made.expected is not None:
-        checker = Checker(made.expected, tolerance)
-        for place, answer in enumerate(asked):
-            if not checker.right(place, answer):
-                raise PenstockError(
-                    f"{found.url}: {found.model} does not answer the artifact's golden inputs as its source did: "
-                    f"{checker.example}; is it that artifact which is served?"
-                )
-        due = made.expected
-    notes.append(_rule(made, tolerance))
-    return made, due, notes, True
-
-
-def _in_json(wanted: Wanted) -> Wanted:
-    return Wanted(JSON, wanted.data, wanted.artifact, wanted.rows, wanted.shapes)
-
-
-def _rule(made: Payloads, tolerance: float) -> str:
-    due = (
-        "what the artifact's source answered"
-        if made.expected is not None
-        else "what the same payload was answered alone"
-    )
-    return (
-        f"an answer is right if its bytes, or else its names, datatypes, shapes and whole numbers are those of {due}, "
-        f"and "
-        f"floats within a relative L2 error of {tolerance:g}"
-    )
-
-
 class Session:
     """The runs of a plan, one after another, until all are done, the user ends them, or the server is gone."""
 
-    def __init__(self, found: Target, fleet: Fleet, plan: Plan, watch: Watch) -> None:
+    def __init__(self, found: Target, fleet: Fleet, plan: Plan, watch: Watch, form: str) -> None:
         self.runs: list[Run] = []
         self.clock_s: list[float] = []
         self.warnings: list[dict[str, str]] = []
@@ -192,6 +99,7 @@ class Session:
         self.capacity: dict[str, Any] | None = None
         self.slo: dict[str, Any] | None = None
         self._found, self._fleet, self._plan, self._watch = found, fleet, plan, watch
+        self._form = form
 
     def carry_out(self) -> None:
         self._see_the_machine()
@@ -202,10 +110,8 @@ class Session:
                 self._run(self._order(rate=rate), "rate")
             if self._plan.slo_ms is not None:
                 self._search(self._plan.slo_ms)
-        best = [run for run in self.runs if run["mode"] == "closed" and not run["void"] and not runs.failed(run)]
-        if best and not self.lost:
-            top = max(best, key=lambda run: float(run["throughput_per_s"]))
-            self.capacity = {"rate_per_s": top["throughput_per_s"], "concurrency": top["concurrency"]}
+        if not self.lost:
+            self.capacity = runs.capacity(self.runs)
 
     def _see_the_machine(self) -> None:
         others = Others()
@@ -253,52 +159,24 @@ class Session:
         run = {**runs.described(tally, order, self._fleet.processes, stages), "purpose": purpose}
         run["generator"]["machine_busy"] = None if busy is None else round(busy / (os.cpu_count() or 1), 3)
         self.runs.append(run)
-        if purpose not in ("guess", "probe", "confirm"):  # which are there to find what fails
-            self.warnings += runs.warnings(run, order.most)
+        if purpose not in (*loads.SHORT, "confirm"):  # which are there to find what fails
+            self._doubt(run, order.most)
         self.interrupted = self.interrupted or ended
         self.lost = self.lost or tally.lost or silent(run)
         if self.lost or self.interrupted:
             raise _Ended
         return run
 
+    def _doubt(self, run: Run, most: int) -> None:
+        self.warnings += runs.warnings(run, most, self._form)
+
     def _search(self, slo_ms: float) -> None:
         """The highest rate whose p99 is under the limit."""
-        limit_s = slo_ms / 1e3
-        guess = self._run(self._order(slots=_GUESS_CONNECTIONS, seconds=min(_PROBE_S, self._plan.seconds)), "guess")
-
-        def at(rate: float, seconds: float, purpose: str) -> Verdict:
-            # As many samples as a p99 takes, and twice as many where it is confirmed.
-            samples = needed(99.0) * (2 if purpose == "confirm" else 1.1)
-            seconds = min(_LONGEST_PROBE_S, max(seconds, samples / rate))
-            run = self._run(self._hopeful(rate, seconds, limit_s), purpose)
-            kept = runs.over(run, limit_s) <= _OVER and run["ended"] is None
-            # What the generator adds is in the latencies: where they are within the limit all the same, it is kept.
-            return Verdict(kept, run["void"] is not None and not kept)
-
-        short = min(_PROBE_S, self._plan.seconds)
-        start = max(1.0, 0.6 * float(guess["throughput_per_s"]))
-        self.slo = {"slo_ms": slo_ms, "rate_per_s": None, "p99_s": None, "generator_bound": False}
-        found = search.highest(
-            start, lambda rate: at(rate, short, "probe"), lambda rate: at(rate, self._plan.seconds, "confirm")
-        )
-        self.slo |= {"rate_per_s": found.rate_per_s, "generator_bound": found.bounded}
-        if found.rate_per_s is not None:
-            self.slo["p99_s"] = self.runs[-1]["p99_s"]
-            self.warnings += runs.warnings(self.runs[-1], self._plan.connections)
-        if found.bounded:
-            self.warnings.append(
-                {
-                    "text": "the generator, and not the server, ended the search for the highest rate: the server may "
-                    "do more",
-                    "remedy": f"--processes {2 * self._fleet.processes}, or run the bench on a machine of its own",
-                }
-            )
-
-    def _hopeful(self, rate: float, seconds: float, limit_s: float) -> Order:
-        """An order that ends as soon as so many were over the limit that it cannot be kept."""
-        order = self._order(rate=rate, seconds=seconds)
-        most = math.ceil(_OVER * rate * seconds) + self._fleet.processes
-        return Order(**{**order.as_dict(), "hopeless_s": limit_s, "hopeless": 2 * most})
+        self.slo = objective.begun(slo_ms)  # until it is known, which it may never be
+        self.slo = objective.sought(slo_ms, self._plan.seconds, self._order, self._run, self._fleet.processes)
+        self.warnings += objective.warnings(self.slo, self._fleet.processes)
+        if self.slo["rate_per_s"] is not None:
+            self._doubt(self.runs[-1], self._plan.connections)
 
 
 class _Ended(Exception):

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from penstock.bench import charts, parts, scales
+from penstock.bench import charts, loads, parts, scales
 from penstock.bench.charts import Bar, Point, Series
 from penstock.bench.markup import element
 from penstock.bench.parts import Table, beside, figure, table
@@ -21,7 +21,7 @@ _RUNS = 8
 
 def load(result: Server) -> list[Element]:
     """Throughput and latency over connections (closed loop), and over the rate that was offered (open loop)."""
-    runs = [run for run in result.runs if run.purpose != "probe"]  # those are short, and only find the way
+    runs = shown(result)
     closed = sorted((run for run in runs if run.mode == "closed" and run.concurrency), key=_connections)
     limit = result.slo.slo_ms if result.slo else None
     found = []
@@ -31,6 +31,12 @@ def load(result: Server) -> list[Element]:
         offered = sorted((run for run in runs if run.mode == mode and run.rate_per_s), key=_offered)
         found.append(_latency(f"open-{number}", "offered, requests/s", mode, offered, _offered, limit))
     return found
+
+
+def shown(result: Server) -> list[Run]:
+    """The runs that charts hold: short ones, which only find the way of a search, where their mode has no others."""
+    long = {run.mode for run in result.runs if run.purpose not in loads.SHORT}
+    return [run for run in result.runs if run.purpose not in loads.SHORT or run.mode not in long]
 
 
 def _connections(run: Run) -> float:
@@ -46,7 +52,7 @@ def _rate(runs: Sequence[Run]) -> Element:
         Point(
             _connections(run),
             run.throughput_per_s or 0,
-            f"{run.load}: {scales.figure(run.throughput_per_s)} requests/s{_void(run)}",
+            f"{run.marked}: {scales.figure(run.throughput_per_s)} requests/s{_void(run)}",
             hollow=run.void is not None,
         )
         for run in runs
@@ -56,7 +62,7 @@ def _rate(runs: Sequence[Run]) -> Element:
     y = scales.linear("requests/s", [point.y for point in points])
     chart = charts.plot("throughput", "Throughput by connections", parts.joined(series), series, x, y)
     says = "Where the line no longer rises lies the capacity. Hollow marks do not count."
-    rows = [[run.load, scales.figure(run.throughput_per_s), "no" if run.void else "yes"] for run in runs]
+    rows = [[run.marked, scales.figure(run.throughput_per_s), "no" if run.void else "yes"] for run in runs]
     return figure(
         "throughput",
         "Throughput by connections",
@@ -85,7 +91,7 @@ def _latency(
     chart = charts.plot(key, title, parts.joined(series), series, x, y, limit)
     line = f" The dashed line is the limit of {limit:g} ms." if limit else ""
     says = f"Lower is better; the latency axis is logarithmic. Whiskers are 95 % intervals.{line}"
-    rows = [[run.load, ms(run.median_s), ms(run.p90_s), ms(run.p99_s), "no" if run.void else "yes"] for run in runs]
+    rows = [[run.marked, ms(run.median_s), ms(run.p90_s), ms(run.p99_s), "no" if run.void else "yes"] for run in runs]
     return figure(
         key, title, chart, says, Table("Latency", ("load", "median ms", "p90 ms", "p99 ms", "counts"), rows), series
     )
@@ -94,7 +100,7 @@ def _latency(
 def _tail(run: Run, name: str, along: float) -> Point:
     ends = getattr(run, f"{name}_ci_s")
     seconds = getattr(run, f"{name}_s")
-    says = f"{run.load}: {name} {ms(seconds)} ms{_void(run)}"
+    says = f"{run.marked}: {name} {ms(seconds)} ms{_void(run)}"
     whiskers = (ends[0] * 1e3, ends[1] * 1e3) if ends else None
     return Point(along, seconds * 1e3, says, y_ends=whiskers, hollow=run.void is not None)
 
@@ -102,8 +108,8 @@ def _tail(run: Run, name: str, along: float) -> Point:
 def percentiles(result: Server) -> list[Element]:
     """Latency at each percentile; the axis is stretched towards 100 %, where the slow requests are."""
     found = []
-    for number, mode in enumerate(dict.fromkeys(run.mode for run in result.runs)):
-        runs = [run for run in result.runs if run.mode == mode and len(run.latencies_s) > 1]
+    for number, mode in enumerate(dict.fromkeys(run.mode for run in shown(result))):
+        runs = [run for run in shown(result) if run.mode == mode and len(run.latencies_s) > 1]
         if len(runs) > _RUNS:  # those between are between the others
             runs = [runs[round(place)] for place in np.linspace(0, len(runs) - 1, _RUNS)]
         if runs:
@@ -125,8 +131,8 @@ def _by_percentile(number: int, mode: str, runs: Sequence[Run]) -> Element:
             value, told = float(np.quantile(latencies, share)), any(abs(share - tail) < 1e-12 for tail in shown)
             says = f"p{share * 100:.6g}: {scales.figure(value)} ms" if told else ""
             points.append(Point(1 / (1 - float(share)), value, says, marked=told))
-        series.append(Series(run.load, style, tuple(points)))
-        rows.append([run.load, *(_quantile(latencies, share) for share in shown)])
+        series.append(Series(run.marked, style, tuple(points)))
+        rows.append([run.marked, *(_quantile(latencies, share) for share in shown)])
     ticks = tuple((1 / (1 - share), f"{share * 100:.6g}") for share in shown)
     x = Scale("percentile", 1.0, 1 / (1 - shown[-1]) * 1.1, True, ticks)
     y = scales.logarithmic("latency, ms", [point.y for one in series for point in one.points])
@@ -145,26 +151,38 @@ def _quantile(latencies: np.ndarray, share: float) -> str:
 def stages(result: Server) -> list[Element]:
     """Which share of a request's time goes by in client, network, server, queue and compute, for each run."""
     held = []
-    for run in result.runs:
+    for run in shown(result):
         parts_s = [getattr(run.stages_s, name, None) or 0.0 for name in _STAGES]
         if sum(parts_s) > 0 and not run.void:
             held.append((run, parts_s))
     if not held:
-        return [element("p", "The server tells no timings of its own, so that the time cannot be split.")]
-    rows = [(run.load, f"{ms(sum(found))} ms", [100 * part / sum(found) for part in found]) for run, found in held]
+        return [element("p", _unsplit(result))]
+    rows = [(run.marked, f"{ms(sum(found))} ms", [100 * part / sum(found) for part in found]) for run, found in held]
     told = ["; ".join(f"{name} {ms(part)} ms" for name, part in zip(_STAGES, found, strict=True)) for _, found in held]
-    words = ". ".join(f"{run.load}: {said}" for (run, _), said in zip(held, told, strict=True)) + "."
+    words = ". ".join(f"{run.marked}: {said}" for (run, _), said in zip(held, told, strict=True)) + "."
     chart = charts.stacks(
         "stages", "Share of the mean time by stage", words, rows, scales.linear("% of the mean", [0, 100])
     )
     legend = [Series(name, style, (), line=False) for style, name in enumerate(_STAGES)]
-    behind = [[run.load, *map(ms, found), ms(sum(found))] for run, found in held]
+    behind = [[run.marked, *map(ms, found), ms(sum(found))] for run, found in held]
     made = Table("Mean time in ms", ("load", *_STAGES, "sum"), behind)
     says = (
         "The mean of a request stands at the right. Queue, compute and the rest of the server's time are by its own "
         "counters; the network's is what is left of the way there and back."
     )
     return [beside([parts.figure("stages", "Where the mean time goes", chart, says, made, legend, blocks=True)])]
+
+
+def _unsplit(result: Server) -> str:
+    """Why no run's time was split."""
+    if result.loadgen:
+        return "LoadGen's runs are not split: its queries are asked by threads that time nothing but the whole."
+    runs = shown(result)
+    if runs and all(run.ended for run in runs):
+        return "The time was not split: the runs ended before the server could be asked what it had counted."
+    if runs and all(run.void or run.ended for run in runs):
+        return "The time is not split: no run that took its time counts."
+    return "The server told no timings of its own, so that the time cannot be split."
 
 
 def failures(result: Server) -> list[Element]:
@@ -175,10 +193,10 @@ def failures(result: Server) -> list[Element]:
         return [element("p", f"None: all of {asked:,} requests were answered, and rightly.")]
     reasons = list(dict.fromkeys(reason for run in failed for reason, count in run.failures.items() if count))
     rows = [
-        [run.load, f"{run.requests:,}", *(f"{run.failures.get(reason, 0):,}" for reason in reasons), _share(run)]
+        [run.marked, f"{run.requests:,}", *(f"{run.failures.get(reason, 0):,}" for reason in reasons), _share(run)]
         for run in failed
     ]
-    bars = [Bar(run.load, 100 * sum(run.failures.values()) / max(run.requests, 1), _share(run), 5) for run in failed]
+    bars = [Bar(run.marked, 100 * sum(run.failures.values()) / max(run.requests, 1), _share(run), 5) for run in failed]
     x = scales.linear("failed, %", [0, *(bar.value for bar in bars)])
     words = "; ".join(f"{bar.name}: {bar.says}" for bar in bars) + "."
     chart = charts.bars("failed", "Share of requests that failed", words, bars, x, origin=0.0, filled=True)

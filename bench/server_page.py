@@ -8,7 +8,7 @@ from penstock.bench import facts, scales, server_charts
 from penstock.bench.engine_page import interval
 from penstock.bench.markup import element
 from penstock.bench.parts import Section, Table, beside, listed, table
-from penstock.bench.recorded import Run, Server
+from penstock.bench.recorded import Objective, Run, Server
 from penstock.bench.scales import ms
 
 
@@ -22,21 +22,39 @@ def lead(result: Server) -> list[Element]:
     told = facts.of(result.server)
     where = " · ".join(told[name] for name in ("name", "version", "url") if name in told)
     found = [element("p", where, class_="soft")] if where else []
+    said = _said(result)
+    found.append(element("p", " ".join(said) or "No verdict: no closed loop gives a capacity.", class_="verdict"))
+    return found
+
+
+def _said(result: Server) -> list[str]:
+    """What was found, a sentence each."""
     said = []
+    if result.lost:
+        said.append("The server was lost: nobody answered any more. The figures are of what came before.")
     if result.capacity:
         at = f" with {result.capacity.concurrency} connections" if result.capacity.concurrency else ""
-        said.append(f"Capacity: {scales.figure(result.capacity.rate_per_s)} requests/s{at}.")
-    if result.slo and result.slo.rate_per_s:
-        p99 = f" (p99 {ms(result.slo.p99_s)} ms)" if result.slo.p99_s is not None else ""
-        said.append(
-            f"Up to {scales.figure(result.slo.rate_per_s)}/s its p99 stays under {result.slo.slo_ms:g} ms{p99}."
-        )
-    elif result.slo:
-        said.append(f"At no rate that was tried did its p99 stay under {result.slo.slo_ms:g} ms.")
-    found.append(
-        element("p", " ".join(said) or "No verdict: neither capacity nor a limit was measured.", class_="verdict")
-    )
-    return found
+        each = f" ({scales.figure(result.rows * result.capacity.rate_per_s)} rows/s)" if result.rows > 1 else ""
+        said.append(f"Capacity: {scales.figure(result.capacity.rate_per_s)} requests/s{each}{at}.")
+    if result.slo:
+        said += _objective(result.slo)
+    if result.loadgen and result.loadgen.verdict:
+        said.append(f"{result.loadgen.verdict}.")
+    return said
+
+
+def _objective(slo: Objective) -> list[str]:
+    if not slo.finished:
+        return [f"The search for the rate whose p99 stays under {slo.slo_ms:g} ms did not end."]
+    if slo.rate_per_s:
+        p99 = f" (p99 {ms(slo.p99_s)} ms)" if slo.p99_s is not None else ""
+        said = [f"Up to {scales.figure(slo.rate_per_s)}/s its p99 stays under {slo.slo_ms:g} ms{p99}."]
+    else:
+        said = [f"At no rate that was tried did its p99 stay under {slo.slo_ms:g} ms."]
+    if slo.generator_bound:
+        at = f" at {scales.figure(slo.generator_gives_out_per_s)}/s" if slo.generator_gives_out_per_s else ""
+        said.append(f"The generator gives out{at}, and not the server, which may do more.")
+    return said
 
 
 def sections(result: Server) -> list[Section]:
@@ -62,20 +80,32 @@ def _payload(result: Server) -> dict[str, object]:
 
 
 def _all(result: Server) -> Element:
-    columns = ["load", "requests", "failures", "requests/s", "median ms", "95 % interval", "p90 ms", "p95 ms", "p99 ms"]
-    columns += ["p99 interval", "seconds", "generator's cores", "late p99 ms", "counts"]
-    return table("all", Table("Every run", columns, [_run(run) for run in result.runs]))
+    rates = ["requests/s", "rows/s"] if result.rows > 1 else ["requests/s"]
+    columns = [
+        "load",
+        "counts",
+        "requests",
+        "failures",
+        *rates,
+        "median ms",
+        "95 % interval",
+        "p90 ms",
+        "p95 ms",
+        "p99 ms",
+    ]
+    columns += ["p99 interval", "seconds", "generator's cores", "late p99 ms"]
+    return table("all", Table("Every run", columns, [_run(run, result.rows) for run in result.runs]))
 
 
-def _run(run: Run) -> list[str]:
-    generator = run.generator
+def _run(run: Run, rows: int) -> list[str]:
+    generator, answered = run.generator, run.throughput_per_s
+    each = [scales.figure(None if answered is None else rows * answered)] if rows > 1 else []
     return [
-        run.load,
-        *(f"{run.requests:,}", f"{sum(run.failures.values()):,}", scales.figure(run.throughput_per_s)),
+        *(run.marked, "no" if run.void else "yes"),
+        *(f"{run.requests:,}", f"{sum(run.failures.values()):,}", scales.figure(answered), *each),
         *(ms(run.median_s), interval(run.median_ci_s), ms(run.p90_s), ms(run.p95_s), ms(run.p99_s)),
         *(interval(run.p99_ci_s), scales.figure(run.seconds)),
         *(scales.figure(generator.cores if generator else None), ms(generator.late_p99_s if generator else None)),
-        "no" if run.void else "yes",
     ]
 
 

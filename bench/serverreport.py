@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from penstock.bench import fleet, runs
+from penstock.bench import fleet, loads, objective, runs
 from penstock.bench.server import Watch
 from penstock.files import write_whole, writing
 
-_WIDE = 150
+_WIDE = 170
 _STAGES = ("client", "network", "server", "queue", "compute")
 
 
@@ -66,44 +66,51 @@ class _Line:
 def show(result: dict[str, Any]) -> None:
     """Print it; the table is the last thing on stdout but for what the runs come to."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
-    served, payload, facts = result["server"], result["payload"], result["environment"]
-    console.print(
-        f"{served['url']}: {served['name'] or 'a server'} {served['version']}, model {served['model']}"
-        f"{' version ' + served['model_version'] if served['model_version'] else ''}; {payload['form']}, "
-        f"{payload['bytes']:,} bytes, {payload['rows']} row{'s' * (payload['rows'] != 1)}, {payload['different']} "
-        f"different "
-        f"({payload['source']})",
-        soft_wrap=True,
-    )
-    console.print(
-        f"asked from {facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}, by {facts['processes']} "
-        f"process{'es' * (facts['processes'] != 1)}; {facts['started']}",
-        soft_wrap=True,
-    )
+    for line in (_asked(result["server"], result["payload"]), _asking(result["environment"])):
+        console.print(line, soft_wrap=True)
     for note in result["notes"]:
         console.print(f"note: {note}", soft_wrap=True)
     for warning in result["warnings"]:
         console.print(f"warning: {warning['text']}\n  remedy: {warning['remedy']}", soft_wrap=True)
     if result["runs"]:
-        console.print(_table(result["runs"]))
+        console.print(_table(result["runs"], result["payload"]["rows"]))
     for line in _verdicts(result):
         console.print(line, soft_wrap=True)
 
 
-def _table(listed: list[runs.Run]) -> Table:
+def _asked(served: dict[str, Any], payload: dict[str, Any]) -> str:
+    """What was asked, and with what."""
+    name = " ".join(word for word in (served["name"] or "a server", served["version"]) if word)
+    version = f" version {served['model_version']}" if served["model_version"] else ""
+    size = f", {payload['bytes']:,} bytes" if payload["bytes"] else ""
+    return (
+        f"{served['url']}: {name}, model {served['model']}{version}; {payload['form']}{size}, {payload['rows']} "
+        f"row{'s' * (payload['rows'] != 1)}, {payload['different']} different ({payload['source']})"
+    )
+
+
+def _asking(facts: dict[str, Any]) -> str:
+    return (
+        f"asked from {facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}, by {facts['processes']} "
+        f"process{'es' * (facts['processes'] != 1)}; {facts['started']}"
+    )
+
+
+def _table(listed: list[runs.Run], rows: int) -> Table:
+    """A line for each run, probes of a search included; rows a second where a request has several."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("load", no_wrap=True)
-    for name in ("answers/s", "p50 ms", "p90", "p95", "p99", "n", "failed", *_STAGES, "gen. cores", "late p99"):
-        table.add_column(name, justify="right", no_wrap=name != "failed")
+    rates = ("answers/s", "rows/s") if rows > 1 else ("answers/s",)
+    percentiles = ("p50 ms", "p90 ms", "p95 ms", "p99 ms")
+    spent = (*(f"{name} ms" for name in _STAGES), "gen. cores", "late p99 ms")
+    for name in (*rates, *percentiles, "n", "failed", *spent):
+        table.add_column(name, justify="right", no_wrap=name in (*rates, "n"))
     for run in listed:
-        if run["purpose"] == "probe":
-            continue
         stages, generator = run["stages_s"] or {}, run["generator"]
-        mark = " (void)" if run["void"] else f" ({run['ended']})" if run["ended"] else ""
         table.add_row(
-            runs.load(run) + mark,
-            f"{run['throughput_per_s']:,.1f}" if run["throughput_per_s"] < 1000 else f"{run['throughput_per_s']:,.0f}",
-            *[_ms(run[f"{name}_s"]) for name in runs.PERCENTILES],
+            loads.marked(runs.load(run), run["purpose"], run["ended"], run["void"]),
+            *[_rate(run["throughput_per_s"] * each) for each in (1, rows)[: len(rates)]],
+            *[_ms(run.get(f"{name}_s")) for name in runs.PERCENTILES],
             f"{len(run['latencies_s']):,}",
             f"{runs.failed(run):,}",
             *[_ms(stages.get(name)) for name in _STAGES],
@@ -111,6 +118,10 @@ def _table(listed: list[runs.Run]) -> Table:
             _ms(generator["late_p99_s"]),
         )
     return table
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.1f}" if per_s < 1000 else f"{per_s:,.0f}"
 
 
 def _ms(seconds: float | None) -> str:
@@ -122,24 +133,20 @@ def _ms(seconds: float | None) -> str:
 def _verdicts(result: dict[str, Any]) -> list[str]:
     found, capacity, slo = list[str](), result["capacity"], result["slo"]
     if capacity is not None:
-        count = capacity["concurrency"]
-        found.append(f"capacity: {capacity['rate_per_s']:,.0f} answers/s, at {count} connection{'s' * (count != 1)}")
+        count, rows = capacity["concurrency"], result["payload"]["rows"]
+        each = f" ({_rate(rows * capacity['rate_per_s'])} rows/s)" if rows > 1 else ""
+        found.append(
+            f"capacity: {_rate(capacity['rate_per_s'])} answers/s{each}, at {count} connection{'s' * (count != 1)}"
+        )
     if slo is not None:
-        found.append(_objective(slo))
+        found.append(objective.verdict(slo, objective.tried(result["runs"])))
+    if told := result.get("loadgen", {}).get("verdict"):
+        found.append(told)
     if result["lost"]:
         found.append("the server was lost: nobody answers there any more; the figures are of what came before")
     if result["interrupted"]:
-        found.append("interrupted: the figures are of what came before")
+        found.append("ended early: the figures are of what came before")
     return found
-
-
-def _objective(slo: dict[str, Any]) -> str:
-    limit = f"p99 under {slo['slo_ms']:g} ms"
-    if slo["rate_per_s"] is None:
-        return f"{limit}: kept at no rate that was tried"
-    bound = "; the generator was the limit, the server may do more" if slo["generator_bound"] else ""
-    p99 = f" (p99 {_ms(slo['p99_s'])} ms)" if slo["p99_s"] is not None else ""
-    return f"{limit}: kept up to {slo['rate_per_s']:,.0f} requests/s{p99}{bound}"
 
 
 def write_json(result: dict[str, Any], path: Path) -> None:

@@ -97,6 +97,7 @@ def _server(result: Server) -> Iterator[Record]:
             "payload_form": result.payload.get("form"),
             "payload_rows": result.payload.get("rows"),
             "payload_bytes": result.payload.get("bytes"),
+            "throughput_rows_per_s": None if run.throughput_per_s is None else run.throughput_per_s * result.rows,
             **_run(run),
         }
 
@@ -105,6 +106,8 @@ def _run(run: Run) -> Record:
     stages, generator = run.stages_s, run.generator
     return {
         "mode": run.mode,
+        "purpose": run.purpose,
+        "ended": run.ended,
         "concurrency": run.concurrency,
         "offered_requests_per_s": run.rate_per_s,
         "duration_s": run.seconds,
@@ -115,6 +118,7 @@ def _run(run: Run) -> Record:
         **_figures(run),
         "client_mean_s": stages.client if stages else None,
         "network_mean_s": stages.network if stages else None,
+        "server_mean_s": stages.server if stages else None,
         "queue_mean_s": stages.queue if stages else None,
         "compute_mean_s": stages.compute if stages else None,
         "generator_processes": generator.processes if generator else None,

@@ -103,9 +103,7 @@ LoadGen = Annotated[
         "--rate, and --slo-ms) or offline.",
     ),
 ]
-Logs = Annotated[
-    Path | None, _servers("--logs", metavar="DIR", help="Where LoadGen's own logs go; default: loadgen-SCENARIO.")
-]
+Logs = Annotated[Path | None, _servers("--logs", metavar="DIR", help="Keep LoadGen's own logs there.")]
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,53 @@ def test_failures_and_runs_that_do_not_count_are_told() -> None:
     assert "None: all of 6,000 requests were answered" in " ".join(Read(text_of(PAGES["server"])).texts)
 
 
+def words_of(content: dict[str, Any]) -> str:
+    return " ".join(Read(text_of(content)).texts)
+
+
+def test_a_server_that_was_lost_is_told_as_lost() -> None:
+    run = samples.run("closed", 4, 1e-3, ended="lost", stages_s=None)
+    text = words_of(samples.server([run], lost=True, capacity=None, slo=None))
+    assert "The server was lost" in text
+    assert "closed, 4 connections (lost)" in text
+    assert "No verdict" not in text
+    assert "before the server could be asked" in text
+    assert "tells no timings" not in text
+
+
+def test_a_generator_that_gave_out_is_told_beside_the_rate() -> None:
+    slo = {"slo_ms": 20, "rate_per_s": 480.0, "p99_s": 0.01, "generator_bound": True, "generator_gives_out_per_s": 510}
+    text = words_of(samples.server(slo=slo))
+    assert "Up to 480/s its p99 stays under 20 ms" in text
+    assert "The generator gives out at 510/s, and not the server" in text
+
+
+def test_a_search_that_did_not_end_is_no_verdict_on_the_server() -> None:
+    text = words_of(samples.server(slo={"slo_ms": 20, "finished": False}, interrupted=True))
+    assert "under 20 ms did not end" in text
+    assert "At no rate" not in text
+    assert "rounds that were finished" not in text
+
+
+def test_charts_hold_the_same_runs_and_probes_only_where_there_is_nothing_else() -> None:
+    probe, confirm = (samples.run("constant", 200, 1e-3, purpose=purpose) for purpose in ("probe", "confirm"))
+    text = text_of(samples.server([probe, confirm]))
+    charts = "".join(re.findall(r"<figure>.*?</figure>", text, re.S))
+    assert "constant, 200/s" in charts
+    assert "(probe)" not in charts
+    assert "constant, 200/s (probe)" in text
+    assert "(probe)" in "".join(re.findall(r"<figure>.*?</figure>", text_of(samples.server([probe])), re.S))
+
+
+def test_loadgen_s_verdict_is_the_page_s() -> None:
+    told = {"scenario": "offline", "verdict": "LoadGen, Offline: VALID, 20,209.7 samples/s"}
+    run = samples.run("loadgen offline", 1, 1e-3, rate_per_s=None, stages_s=None)
+    text = words_of(samples.server([run], capacity=None, slo=None, loadgen=told))
+    assert "LoadGen, Offline: VALID, 20,209.7 samples/s." in text
+    assert "No verdict" not in text
+    assert "tells no timings" not in text
+
+
 def test_large_results_make_no_large_page() -> None:
     rows = []
     for number in range(6):

@@ -14,7 +14,7 @@ def test_it_ends_within_a_twentieth_under_the_true_rate(true: float, off: float)
     found = highest(start, lambda rate: Verdict(rate <= true), lambda rate: Verdict(rate <= true))
     assert found.rate_per_s is not None
     assert true / 1.06 <= found.rate_per_s <= true
-    assert not found.bounded
+    assert found.gives_out_per_s is None
     assert len(found.tried) < 20
 
 
@@ -30,12 +30,26 @@ def test_nothing_is_found_where_no_rate_keeps_it() -> None:
     assert found.tried[-1][0] == 1.0
 
 
-def test_it_says_when_the_generator_was_the_limit() -> None:
+def test_a_void_run_is_not_believed_and_the_rate_at_which_the_generator_gave_out_is_told() -> None:
     def run(rate: float) -> Verdict:
         return Verdict(kept=rate < 900, void=rate > 500)
 
     found = highest(100, run, run)
-    assert found.bounded
     assert found.rate_per_s is not None
     assert found.rate_per_s <= 500
-    assert not highest(100, lambda rate: Verdict(rate < 300, rate > 500), run).bounded
+    assert found.gives_out_per_s is not None
+    assert 500 < found.gives_out_per_s <= 530
+    assert highest(100, lambda rate: Verdict(rate < 300, rate > 500), run).gives_out_per_s is None
+
+
+def test_a_rate_is_not_confirmed_by_a_void_run() -> None:
+    found = highest(100, lambda rate: Verdict(rate <= 110), lambda rate: Verdict(True, void=True))
+    assert found.rate_per_s is None
+    assert found.gives_out_per_s is not None
+
+
+def test_where_every_run_is_void_nothing_is_known_of_the_server() -> None:
+    found = highest(1000, lambda rate: Verdict(True, void=True), lambda rate: Verdict(True, void=True))
+    assert found.rate_per_s is None
+    assert found.gives_out_per_s == found.tried[-1][0]
+    assert len(found.tried) == 4  # lower and lower rates take longer and longer

@@ -54,6 +54,16 @@ def test_a_line_for_each_run_of_a_server() -> None:
     assert float(lines[0]["queue_mean_s"]) == pytest.approx(3e-4)
 
 
+def test_a_run_s_purpose_and_end_and_all_stages_are_told() -> None:
+    stages = {"client": 1e-4, "network": 2e-4, "server": 5e-4, "queue": 3e-4, "compute": 4e-4}
+    probe = samples.run("constant", 200, 2e-3, purpose="probe", ended="hopeless", stages_s=stages)
+    payload = {"form": "v2-binary", "rows": 8}
+    first, second = read(samples.server([probe, samples.run("closed", 8, 1e-3)], payload=payload))
+    assert (first["purpose"], first["ended"], second["ended"]) == ("probe", "hopeless", "")
+    assert float(first["server_mean_s"]) == 5e-4
+    assert float(second["throughput_rows_per_s"]) == 8 * float(second["throughput_requests_per_s"])
+
+
 def test_names_with_commas_quotes_and_newlines_read_back() -> None:
     name = 'a, "b"\nc'
     assert read(samples.engines([samples.row(name, [samples.cell(1, 1e-3)])]))[0]["name"] == name

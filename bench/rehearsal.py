@@ -1,0 +1,102 @@
+"""The rehearsal: each payload asked alone before the first run, for the answer that is due to it."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.bench import sources, target
+from penstock.bench.answers import Checker, Expected
+from penstock.bench.httpanswers import Answer
+from penstock.bench.payloads import GRPC, JSON, Payload
+from penstock.bench.sources import Payloads, Wanted
+from penstock.bench.target import Gone, Target
+from penstock.errors import PenstockError
+
+# How far an answer may be from the one that the payload had alone: a batch changes the last bits, of fp16 more of them.
+TOLERANCE = 0.01
+
+
+def held(
+    found: Target, wanted: Wanted, tolerance: float | None = None
+) -> tuple[Payloads, list[Expected], list[str], float]:
+    """Payloads, the answers that are due, notes, and how far floats may be from them: infinite where none is compared.
+
+    Args:
+        found: the server and its model.
+        wanted: what is to be sent.
+        tolerance: the relative L2 error that is right; None is what the artifact's receipt says, or else TOLERANCE.
+
+    Raises:
+        PenstockError: there is nothing to send, or the server refuses it.
+    """
+    made, notes = sources.prepare(found, wanted), list[str]()
+    try:
+        first = _alone(found, made.requests[0])
+    except Gone:
+        raise
+    except PenstockError:
+        if made.form != "v2-binary" or wanted.form is not None:
+            raise
+        made = sources.prepare(found, _in_json(wanted))
+        first = _alone(found, made.requests[0])
+        notes.append("the server refuses the binary extension, though its /v2 names it: asked in JSON")
+    grpc = made.form == GRPC
+    asked = [first, *(_alone(found, payload) for payload in made.requests[1:])]
+    due = [Expected.of(answer, grpc=grpc) for answer in asked]
+    if tolerance is None:
+        tolerance = TOLERANCE if made.tolerance is None else made.tolerance
+    if not Checker([due[0]], tolerance).right(0, _alone(found, made.requests[0])):
+        notes.append("answers to the same payload differ from call to call: they are not compared, only counted")
+        return made, due, notes, math.inf
+    if made.expected is not None:
+        checker = Checker(made.expected, tolerance)
+        for place, answer in enumerate(asked):
+            if not checker.right(place, answer):
+                raise PenstockError(
+                    f"{found.url}: {found.model} does not answer the artifact's golden inputs as its source did: "
+                    f"{checker.example}; is it that artifact which is served?"
+                )
+        due = made.expected
+    notes.append(_rule(made, tolerance))
+    return made, due, notes, tolerance
+
+
+def _alone(found: Target, payload: Payload) -> Answer:
+    """The answer to a payload that is asked alone.
+
+    Raises:
+        PenstockError: it is answered with an error.
+    """
+    if payload.form == GRPC:
+        return target.asked_by_call(found, payload.body)
+    answer = found.ask(payload.path, payload.headers, payload.body)
+    if answer.head.status != 200:
+        said = answer.body[:300].decode("utf-8", "replace")
+        raise PenstockError(f"{found.url}{payload.path}: a request alone is answered {answer.head.status}: {said}")
+    return answer
+
+
+def _in_json(wanted: Wanted) -> Wanted:
+    return Wanted(JSON, wanted.data, wanted.artifact, wanted.rows, wanted.shapes)
+
+
+def _rule(made: Payloads, tolerance: float) -> str:
+    due = (
+        "what the artifact's source answered"
+        if made.expected is not None
+        else "what the same payload was answered alone"
+    )
+    return (
+        f"an answer is right if its bytes, or else its names, datatypes, shapes and whole numbers are those of {due}, "
+        f"and "
+        f"floats within a relative L2 error of {tolerance:g}"
+    )
+
+
+def wired(found: Target, made: Payloads) -> list[bytes]:
+    """Requests as they go over the wire."""
+    where = found.place
+    if where is None:
+        return [payload.body for payload in made.requests]
+    host = str(where).partition("://")[2].partition("/")[0]
+    return [payload.request(host, found.access.headers, where.path) for payload in made.requests]
