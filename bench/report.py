@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,7 +10,6 @@ from rich.table import Table
 
 from penstock.bench.figures import as_dict
 from penstock.bench.measure import Result
-from penstock.files import write_whole, writing
 
 _WIDE = 140
 Figures = dict[str, Any]
@@ -191,13 +188,3 @@ def _speed(ratio: Figures | None, reference: bool) -> str:
     if ratio["lo"] is None:
         return f"{ratio['value']:.2f}"
     return f"{ratio['value']:.2f} ({ratio['lo']:.2f}-{ratio['hi']:.2f})"
-
-
-def write_json(result: Result, path: Path) -> None:
-    """Write `as_dict` to a file, whole or not at all.
-
-    Raises:
-        PenstockError: the file cannot be written.
-    """
-    with writing("--json", path, "the figures are not kept"):
-        write_whole(path, json.dumps(as_dict(result), indent=1, allow_nan=False).encode())

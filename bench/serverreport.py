@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from rich.table import Table
 
 from penstock.bench import fleet, loads, objective, runs
 from penstock.bench.server import Watch
-from penstock.files import write_whole, writing
 
 _WIDE = 170
 _STAGES = ("client", "network", "server", "queue", "compute")
@@ -147,13 +144,3 @@ def _verdicts(result: dict[str, Any]) -> list[str]:
     if result["interrupted"]:
         found.append("ended early: the figures are of what came before")
     return found
-
-
-def write_json(result: dict[str, Any], path: Path) -> None:
-    """Write it to a file, whole or not at all.
-
-    Raises:
-        PenstockError: the file cannot be written.
-    """
-    with writing("--json", path, "the figures are not kept"):
-        write_whole(path, json.dumps(result).encode())

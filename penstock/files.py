@@ -38,6 +38,36 @@ def writing(option: str, path: Path, outcome: str) -> Iterator[None]:
         raise PenstockError(f"{option} {path}: cannot be written: {error.strerror}; {outcome}") from None
 
 
+def see_writable(option: str, path: Path) -> None:
+    """See that `write_whole` can put a file there, before what it is to hold is made; leaves nothing behind.
+
+    Args:
+        option: what the user gave the path with, `--json`.
+        path: the file's.
+
+    Raises:
+        PenstockError: it cannot be, since the name is `-`, or of something that is no file, or the system refuses it.
+    """
+    if str(path) == "-":
+        raise PenstockError(f"{option} -: must be the name of a file; standard output has the table")
+    with writing(option, path, "nothing was begun"):
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "no file that can be replaced"
+            raise PenstockError(f"{option} {path}: is {what}; give the name of a file; nothing was begun")
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
+
+
+def see_folder(option: str, path: Path) -> None:
+    """See that files can be written into a folder, or that it can be made; leaves nothing behind.
+
+    Raises:
+        PenstockError: it cannot be.
+    """
+    with writing(option, path, "nothing was begun"):
+        there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+        tempfile.NamedTemporaryFile(dir=there).close()
+
+
 def write_whole(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
     """Write a file by renaming a finished one into its place; its folder must be there."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

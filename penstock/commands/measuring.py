@@ -114,6 +114,8 @@ def bench(
     the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
     given = dict(locals())
+    files = reporting.Files(json, csv, html, logs)
+    files.see()
     if compare is not None:
         reporting.only(context, "--compare", "compare", "threshold", "json")
         reporting.compare(compare, threshold, json)
@@ -128,7 +130,6 @@ def bench(
         raise PenstockError(
             "bench needs artifacts or a server's URL to measure, --from a file of results, or --compare with two"
         )
-    files = reporting.Files(json, csv, html)
     if loading.is_server(paths) or loadgen is not None:
         if loading.is_server(paths):
             loading.refuse_others(context, ENGINES, "is for artifacts; a server takes --rows, --concurrency, --rate")
@@ -176,11 +177,8 @@ def _measured(
     measure = import_stage("penstock.bench.measure", "bench")
     report = import_stage("penstock.bench.report", "bench")
     result = measure.measure(paths, measure.Plan(**plan), reference, **sources)
-    if files.json is not None:
-        report.write_json(result, files.json)
-    if files.others:
-        reporting.write(report.as_dict(result), files)
-    report.show(result)
+    figures = report.as_dict(result)
+    reporting.tell(lambda: report.show_figures(figures), figures, files)
     return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import typer
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.errors import PenstockError
+from penstock.files import see_folder, see_writable, write_whole, writing
 
 THRESHOLD = 0.05
 
@@ -26,21 +29,44 @@ def only(context: typer.Context, option: str, *others: str) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """Where what was measured is written, in each form that is wanted."""
+    """Where what was measured is written, in each form that is wanted; and the folder of LoadGen's logs."""
 
     json: Path | None = None
     csv: Path | None = None
     html: Path | None = None
+    logs: Path | None = None
 
-    @property
-    def others(self) -> bool:
-        """Whether any is wanted that is made of the JSON."""
-        return self.csv is not None or self.html is not None
+    def see(self) -> None:
+        """See that each can be written, before anything is measured.
+
+        Raises:
+            PenstockError: one cannot be, or two are one file.
+        """
+        wanted = {f"--{form}": path for form in ("json", "csv", "html") if (path := getattr(self, form)) is not None}
+        for option, path in wanted.items():
+            see_writable(option, path)
+            twin = next(
+                (one for one, other in wanted.items() if one != option and other.absolute() == path.absolute()), None
+            )
+            if twin is not None:
+                raise PenstockError(f"{option} and {twin} {path}: must be two files")
+        if self.logs is not None:
+            see_folder("--logs", self.logs)
 
 
-def write(content: dict[str, Any], files: Files) -> None:
-    """The reports of a measurement that was just made, given as its JSON."""
-    _write(import_stage("penstock.bench.recorded", "bench").parse(content), files.csv, files.html)
+def tell(show: Callable[[], None], content: dict[str, Any], files: Files) -> None:
+    """Show a measurement that was just made, and write its JSON and its reports, whatever becomes of the screen."""
+    try:
+        show()
+    finally:
+        if files.json is not None:
+            with writing("--json", files.json, "the figures are not kept"):
+                write_whole(files.json, json.dumps(content, indent=1, allow_nan=False).encode())
+        if files.csv is not None or files.html is not None:
+            _write(import_stage("penstock.bench.recorded", "bench").parse(content), files.csv, files.html)
+        for path in (files.json, files.csv, files.html):
+            if path is not None:
+                say(f"wrote {path}")
 
 
 def again(source: Path, csv: Path | None, html: Path | None) -> None:
@@ -49,26 +75,27 @@ def again(source: Path, csv: Path | None, html: Path | None) -> None:
         raise PenstockError(f"--from {source}: say what to make of it: --html report.html, --csv table.csv, or both")
     recorded = import_stage("penstock.bench.recorded", "bench")
     _write(recorded.read(source, "--from"), csv, html)
+    for path in (csv, html):
+        if path is not None:
+            say(f"wrote {path}")
 
 
 def _write(result: Any, csv: Path | None, html: Path | None) -> None:
     if csv is not None:
         import_stage("penstock.bench.table", "bench").write(result, csv)
-        say(f"wrote {csv}")
     if html is not None:
         import_stage("penstock.bench.page", "bench").write(result, html)
-        say(f"wrote {html}")
 
 
-def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
+def compare(files: tuple[Path, Path], threshold: float | None, target: Path | None) -> None:
     """Compare two files, print what there is to say, and exit with 1 if the new one is slower."""
     recorded = import_stage("penstock.bench.recorded", "bench")
     comparison = import_stage("penstock.bench.comparison", "bench")
     old, new = (recorded.read(path, "--compare") for path in files)
     wanted = THRESHOLD if threshold is None else threshold
     found = import_stage("penstock.bench.compare", "bench").compare(old, new, wanted)
-    if json is not None:
-        comparison.write_json(found, json)
+    if target is not None:
+        comparison.write_json(found, target)
     comparison.show(found)
     if found.regressions:
         raise typer.Exit(1)

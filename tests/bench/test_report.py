@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from penstock import cli
 from penstock.bench import report
 from penstock.bench.measure import Plan, Result, Setting, measure
+from penstock.commands import reporting
 from penstock.errors import PenstockError
 from penstock.timing import Cell
 
@@ -72,10 +73,10 @@ def test_the_head_names_the_gpu_and_its_driver_where_one_was_used(
 def test_figures_are_in_the_file_though_they_cannot_be_shown(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(result: Result) -> None:
+    def fails(figures: Any) -> None:
         raise UnicodeEncodeError("ascii", "×", 0, 1, "ordinal not in range")
 
-    monkeypatch.setattr(report, "show", fails)
+    monkeypatch.setattr(report, "show_figures", fails)
     words = ["bench", str(repository / "digits-onnx-fp32"), "--batch", "1", "--seconds", "0.1"]
     done = CliRunner().invoke(cli.app, [*words, "--json", str(tmp_path / "bench.json")])
     assert isinstance(done.exception, UnicodeEncodeError)
@@ -93,7 +94,7 @@ def test_brackets_in_a_path_are_printed_as_they_are(result: Result, capsys: pyte
 
 
 def test_json_keeps_the_raw_samples_and_the_conditions(result: Result, tmp_path: Path) -> None:
-    report.write_json(result, tmp_path / "bench.json")
+    reporting.tell(lambda: None, report.as_dict(result), reporting.Files(json=tmp_path / "bench.json"))
     content = json.loads((tmp_path / "bench.json").read_text())
     assert content["environment"]["cores"] >= 1
     assert content["reference"] == "digits-onnx-fp32"
@@ -102,12 +103,6 @@ def test_json_keeps_the_raw_samples_and_the_conditions(result: Result, tmp_path:
     assert len(samples) == cell["samples"]
     assert min(samples) <= cell["median_s"] <= max(samples)
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
-
-
-def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(result: Result, tmp_path: Path) -> None:
-    with pytest.raises(PenstockError, match=r"--json .*gone/bench\.json: cannot be written: No such file"):
-        report.write_json(result, tmp_path / "gone" / "bench.json")
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- The command -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.files import sha256, write_whole, writing
+from penstock.files import see_folder, see_writable, sha256, write_whole, writing
 
 
 def test_a_file_is_written_with_its_bytes_and_readable_by_all(tmp_path: Path) -> None:
@@ -53,3 +53,18 @@ def test_a_digest_is_that_of_the_bytes(tmp_path: Path) -> None:
     data = bytes(range(256)) * 10_000  # over one read
     (tmp_path / "a").write_bytes(data)
     assert sha256(tmp_path / "a") == hashlib.sha256(data).hexdigest()
+
+
+def test_what_can_be_written_is_seen_without_leaving_anything(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(b"old")
+    for name in ("old", "new"):
+        see_writable("--json", tmp_path / name)
+    see_folder("--logs", tmp_path / "a" / "b")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("old", b"old")]
+
+
+@pytest.mark.parametrize("name", [".", "pipe", "x" * 300])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PenstockError, match=r"--json .*: (is a folder|is no file|cannot be written: File name too)"):
+        see_writable("--json", tmp_path / name)
