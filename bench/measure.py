@@ -133,6 +133,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
         PenstockError: a path holds no artifact, no such reference, or none of them runs here.
     """
     rows = [_row(path, plan.device) for path in artifact.find(paths)]
+    rows = list({row.artifact.folder.resolve(): row for row in rows}.values())  # each once
     rows = [*map(Row, sources([row.artifact for row in rows])), *rows]
     able = [row for row in rows if row.unavailable is None]
     if not able:
@@ -164,7 +165,11 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
 
 def _row(path: Path, device: str) -> Row:
     if path.is_file():
-        raise PenstockError(f"{path}: a file; bench measures artifacts, the folders that penstock export writes")
+        step = "penstock export makes one of it, and --source measures it beside that"
+        step = f"serve it (penstock serve {path}), then bench its URL" if path.suffix == ".onnx" else step
+        raise PenstockError(
+            f"{path}: a file; bench measures artifacts, the folders that penstock export writes: {step}"
+        )
     found = artifact.read(path)
     return Row(found, unavailable=found.unavailable(device))
 

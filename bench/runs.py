@@ -10,9 +10,9 @@ import numpy as np
 from penstock.bench import loads
 from penstock.bench.generator import Order
 from penstock.bench.payloads import BINARY, GRPC, JSON
+from penstock.bench.stages import Stages
 from penstock.bench.statistics import needed, percentile
 from penstock.bench.tally import Tally
-from penstock.bench.target import Stages
 
 Run = dict[str, Any]
 PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}

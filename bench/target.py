@@ -13,17 +13,17 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from penstock import messages
+from penstock.bench import stages
 from penstock.bench.calls import INFER, Address, channel
 from penstock.bench.fleet import Goal
 from penstock.bench.httpanswers import Answer, Head
+from penstock.bench.stages import Stages
 from penstock.client.access import Access
 from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place
 from penstock.errors import PenstockError
 
 SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 _BINARY = "binary_tensor_data"
-_STAGES = {"total": "success", "queue": "queue", "compute": "compute_infer"}
-_BESIDE = ("compute_input", "compute_output")
 
 
 class Gone(PenstockError):
@@ -45,24 +45,6 @@ class Input:
     name: str
     datatype: str
     shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Stages:
-    """What the server has counted: requests, and the seconds of all of them, in all, queued and computing."""
-
-    count: int
-    total_s: float
-    queue_s: float
-    compute_s: float
-
-    def since(self, before: Stages) -> Stages:
-        return Stages(
-            self.count - before.count,
-            self.total_s - before.total_s,
-            self.queue_s - before.queue_s,
-            self.compute_s - before.compute_s,
-        )
 
 
 @dataclass
@@ -145,7 +127,8 @@ class Target:
             except grpc.RpcError as error:
                 code, details = error.code().name, str(error.details())[:200]
                 kind = Gone if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else PenstockError
-                raise kind(f"grpc://{self.grpc_target}: {method} is answered {code}: {details}") from None
+                where = "; --grpc HOST:PORT says where its gRPC is" if kind is Gone and self.place else ""
+                raise kind(f"grpc://{self.grpc_target}: {method} is answered {code}: {details}{where}") from None
         return answer
 
     def stages(self) -> Stages | None:
@@ -153,37 +136,16 @@ class Target:
         try:
             if self._http is not None:
                 answer = self._http.ask("GET", f"/v2/models/{quote(self.model, safe='')}/stats")
-                return _stages(json.loads(answer.body)["model_stats"]) if answer.status == 200 else None
+                return stages.of_json(json.loads(answer.body)["model_stats"]) if answer.status == 200 else None
             request = messages.message("ModelStatisticsRequest")(name=self.model).SerializeToString()
             answer_ = messages.message("ModelStatisticsResponse").FromString(self.call("ModelStatistics", request))
-            return _stages([_as_dict(each) for each in answer_.model_stats])
+            return stages.of_messages(answer_.model_stats)
         except (PenstockError, Unanswered, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def close(self) -> None:
         if self._http is not None:
             self._http.close()
-
-
-def _as_dict(stats: Any) -> dict[str, Any]:
-    named = stats.inference_stats
-    words = (*_STAGES.values(), *_BESIDE)
-    return {
-        "inference_stats": {
-            word: {"count": getattr(named, word).count, "ns": getattr(named, word).ns} for word in words
-        }
-    }
-
-
-def _stages(listed: Sequence[Mapping[str, Any]]) -> Stages:
-    """Of all versions of the model together; copies in and out of the model are part of its computing."""
-
-    def figure(word: str, what: str) -> float:
-        return float(sum(int(each["inference_stats"][word][what]) for each in listed))
-
-    seconds = {stage: figure(word, "ns") / 1e9 for stage, word in _STAGES.items()}
-    beside = sum(figure(word, "ns") for word in _BESIDE) / 1e9
-    return Stages(int(figure("success", "count")), seconds["total"], seconds["queue"], seconds["compute"] + beside)
 
 
 def connect(url: str, model: str | None, access: Access, timeout_s: float, grpc: str | None = None) -> Target:
@@ -250,9 +212,10 @@ def _get(target: Target, path: str, method: str = "GET", body: bytes = b"") -> t
 def _see_server(target: Target) -> None:
     status, said = _get(target, "/v2")
     if status != 200 or not isinstance(said, dict):
-        raise PenstockError(
-            f"{target.url}: speaks no Open Inference Protocol ({status} for GET /v2); other servers are not measured"
-        )
+        alone, routes, rest = target.url.partition("/v2")
+        model = rest.removeprefix("/models/").partition("/")[0] or "MODEL"
+        step = f"give the address alone: penstock bench {alone} {model}" if routes else "others are not measured"
+        raise PenstockError(f"{target.url}: speaks no Open Inference Protocol ({status} for GET /v2); {step}")
     target.name, target.version = str(said.get("name", "")), str(said.get("version", ""))
     target.extensions = tuple(map(str, said.get("extensions") or ()))
 
@@ -265,12 +228,11 @@ def _see_model(target: Target, named: str | None) -> None:
         raise PenstockError(_unknown(target, name, _models(target), told or f"status {status}"))
     versions = said.get("versions") or [""]
     target.model, target.model_version = name, str(versions[-1])
-    target.inputs = tuple(_input(each) for each in said.get("inputs") or ())
+    target.inputs = tuple(
+        Input(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
+        for each in said.get("inputs") or ()
+    )
     target.outputs = tuple(str(each["name"]) for each in said.get("outputs") or ())
-
-
-def _input(said: Mapping[str, Any]) -> Input:
-    return Input(str(said["name"]), str(said["datatype"]), tuple(int(size) for size in said["shape"]))
 
 
 def _models(target: Target) -> list[str]:
@@ -294,6 +256,8 @@ def _only(target: Target, names: Sequence[str]) -> str:
 
 
 def _unknown(target: Target, name: str, names: Sequence[str], why: object) -> str:
+    if names and all(one in str(why) for one in names):  # they are named already
+        return f"{target.url}: {why}"
     return f"{target.url}: has no model {name[:80]!r} ({why}); it serves {', '.join(names) or 'none that it lists'}"
 
 

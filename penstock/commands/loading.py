@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from penstock.errors import PenstockError
 ENGINES, SERVERS = "Engines", "Servers"
 _servers = functools.partial(typer.Option, rich_help_panel=SERVERS)
 _FASTEST = 10_000_000
+_ADDRESS = re.compile(r"(localhost|[\w.-]+:\d{1,5}|\[[\da-fA-F:.]+\]:\d{1,5})(/.*)?")
 
 Concurrency = Annotated[
     str | None,
@@ -138,6 +140,17 @@ class Asked:
 def is_server(paths: list[str]) -> bool:
     """Whether the words of the command line are a server's URL, and perhaps a model of it."""
     return paths[0].lower().startswith(("http://", "https://", "grpc://", "grpcs://"))
+
+
+def see_no_address(paths: list[str]) -> None:
+    """See that what is to be an artifact is not a server's address without its scheme.
+
+    Raises:
+        PenstockError: it is.
+    """
+    if _ADDRESS.fullmatch(paths[0]) and not Path(paths[0]).exists():
+        words = " ".join([f"http://{paths[0]}", *paths[1:2]])
+        raise PenstockError(f"{paths[0]}: no such file or folder; did you mean a server: penstock bench {words}")
 
 
 def refuse_others(context: typer.Context, panel: str, why: str) -> None:

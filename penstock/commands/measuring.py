@@ -136,6 +136,7 @@ def bench(
         told = {name: given[name] for name in loading.Asked.__dataclass_fields__}
         code = loading.measure(paths, loading.Asked(**told), files)
     else:
+        loading.see_no_address(paths)
         loading.refuse_others(
             context, SERVERS, "is for a server; give its URL, as in penstock bench http://127.0.0.1:8000"
         )

@@ -260,8 +260,13 @@ def test_a_reference_that_cannot_run_here_is_refused_with_those_that_can(reposit
 
 def test_a_bare_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.onnx").write_bytes(b"x")
-    with pytest.raises(PenstockError, match=r"some\.onnx: a file; bench measures artifacts"):
+    with pytest.raises(
+        PenstockError, match=r"some\.onnx: a file; bench measures artifacts.*serve it \(penstock serve "
+    ):
         measure([tmp_path / "some.onnx"], Plan())
+    (tmp_path / "best.pth").write_bytes(b"x")
+    with pytest.raises(PenstockError, match=r"penstock export makes one of it, and --source"):
+        measure([tmp_path / "best.pth"], Plan())
 
 
 def test_only_batches_that_the_signature_takes_are_measured(repository: Path) -> None:
@@ -292,6 +297,12 @@ def test_labelled_data_of_the_user_s_replaces_the_held_out_split(repository: Pat
     score = found.rows[0].score
     assert score is not None
     assert (score.correct, score.samples) == (1, 10)  # one answer for ten equal rows, one of them labelled so
+
+
+def test_an_artifact_that_is_given_twice_is_measured_once(repository: Path) -> None:
+    folder = repository / "digits-onnx-fp32"
+    result = measure([folder, folder / "1", folder], Plan(batches=(1,), seconds=0.01))
+    assert [row.name for row in result.rows] == ["digits-onnx-fp32"]
 
 
 def test_data_without_labels_is_refused(repository: Path, tmp_path: Path) -> None:

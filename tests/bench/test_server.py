@@ -18,6 +18,7 @@ import pytest
 from penstock.bench import server
 from penstock.bench.server import Plan
 from penstock.bench.sources import Wanted
+from penstock.errors import PenstockError
 
 QUICK = {"seconds": 0.6, "warmup_s": 0.1, "processes": 1}
 
@@ -174,6 +175,11 @@ def test_a_server_that_hangs_is_given_up_in_bounded_time(toy: Callable[..., Any]
         (["http://127.0.0.1:1", "m"], "nobody listens there"),
         (["URL", "nosuch"], "it serves double, other"),
         (["URL"], "serves double, other; name one"),
+        (["URL/v2/models/double"], "give the address alone: penstock bench http://127.0.0.1:PORT double"),
+        (["URL/elsewhere", "double"], "(404 for GET /v2); others are not measured"),
+        (["127.0.0.1:1", "m"], "did you mean a server: penstock bench http://127.0.0.1:1 m"),
+        (["[::1]:8000"], "did you mean a server: penstock bench http://[::1]:8000"),
+        (["URL", "double", "--form", "grpc", "--grpc", "127.0.0.1:1"], "--grpc HOST:PORT says where its gRPC is"),
         (["URL", "double", "third"], "must be a URL, and one model of it"),
         (["URL", "double", "--batch", "8"], "--batch: is for artifacts"),
         (["URL", "double", "--rate", "0"], "--rate '0': must be"),
@@ -198,7 +204,8 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(
     from penstock import cli
 
     url = toy().url
-    before, sys.argv = sys.argv, ["penstock", "bench", *(url if word == "URL" else word for word in words)]
+    said = said.replace("PORT", url.rpartition(":")[2]) if "bench http" in said else said
+    before, sys.argv = sys.argv, ["penstock", "bench", *(word.replace("URL", url) for word in words)]
     try:
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -206,3 +213,10 @@ def test_what_cannot_be_measured_is_told_in_a_sentence(
         sys.argv = before
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_told_with_the_others_once(served: str) -> None:
+    url, _ = served.split()
+    with pytest.raises(PenstockError, match="nosuch") as told:
+        server.measure(url, "nosuch", Plan(concurrency=(1,), **QUICK))
+    assert str(told.value).count("line") == 1
