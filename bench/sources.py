@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact
-from penstock.bench import payloads
+from penstock.bench import datafiles, payloads
 from penstock.bench.answers import NUMPY, Expected
 from penstock.bench.payloads import BINARY, FORMS, GRPC, IMAGE, JSON, Payload
 from penstock.bench.target import Target
-from penstock.datasets import PICTURES
 from penstock.errors import PenstockError, require
 from penstock.receipt import Receipt
 from penstock.signature import Arrays
@@ -27,7 +25,6 @@ MOST, MOST_BYTES = 64, 256 << 20
 # The size of a dimension of which the metadata says none.
 UNSAID = 8
 _WIDEST = 0.1
-_ARRAYS = (".npz", ".npy")
 _SHAPE = re.compile(r"([^=]+)=(\d+(?:[,x]\d+)*)")
 
 
@@ -44,7 +41,10 @@ class Wanted:
 
 @dataclass
 class Payloads:
-    """Requests of one form, where they are from, the answers that are due where they are known, and notes."""
+    """Requests of one form, where they are from, the answers that are due where they are known, and notes.
+
+    `left_over` rows fill no request.
+    """
 
     form: str
     source: str
@@ -52,6 +52,7 @@ class Payloads:
     expected: list[Expected] | None = None
     tolerance: float | None = None
     notes: list[str] = field(default_factory=list)
+    left_over: int = 0
 
 
 def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -77,37 +78,17 @@ def prepare(target: Target, wanted: Wanted) -> Payloads:
     """
     if wanted.form is not None and wanted.form not in FORMS:
         raise PenstockError(f"--form {wanted.form!r}: must be one of {', '.join(FORMS)}")
-    files = [] if wanted.data is None else _files(wanted.data)
-    kinds = {_kind(file) for file in files}
+    files = [] if wanted.data is None else datafiles.listed(wanted.data)
+    kinds = {datafiles.kind(file) for file in files}
     if len(kinds) > 1:
         raise PenstockError(f"--data {wanted.data}: holds {' and '.join(sorted(kinds))}; give a folder of one of them")
     kind = kinds.pop() if kinds else "golden" if wanted.artifact is not None else "made"
     found = _MADE[kind](target, wanted, files)
     if not found.requests:
-        raise PenstockError(f"--data {wanted.data}: has fewer rows than --rows {wanted.rows}")
+        raise PenstockError(f"--rows {wanted.rows}: {found.source} has fewer rows")
+    if found.left_over:
+        found.notes.append(f"of {found.source}, rows left over from --rows {wanted.rows}, not sent: {found.left_over}")
     return found
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        known = (*PICTURES, *_ARRAYS, ".json")
-        files = sorted(file for file in path.rglob("[!.]*") if file.suffix.lower() in known and file.is_file())
-        if not files:
-            raise PenstockError(f"--data {path}: holds no {', '.join(known)} files")
-        return files
-    if not path.is_file():
-        raise PenstockError(f"--data {path}: no such file or folder")
-    return [path]
-
-
-def _kind(file: Path) -> str:
-    suffix = file.suffix.lower()
-    kind = (
-        "pictures" if suffix in PICTURES else "arrays" if suffix in _ARRAYS else "JSON" if suffix == ".json" else None
-    )
-    if kind is None:
-        raise PenstockError(f"--data {file}: must be a picture ({', '.join(PICTURES)}), .npy, .npz or .json")
-    return kind
 
 
 def _form(target: Target, wanted: Wanted, notes: list[str]) -> str:
@@ -154,10 +135,8 @@ def _made_up(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
         if len(requests[-1].body) > MOST_BYTES // MOST and len(requests) >= 4:
             break
     if open_:
-        notes.append(
-            f"sizes that the metadata of {', '.join(sorted(open_))} leaves open are {UNSAID}; --shape INPUT=SIZE,… "
-            f"sets them"
-        )
+        names = ", ".join(sorted(open_))
+        notes.append(f"sizes that the metadata of {names} leaves open are {UNSAID}; --shape INPUT=SIZE,… sets them")
     return Payloads(form, "random numbers of the metadata's shapes", requests, notes=notes)
 
 
@@ -221,7 +200,8 @@ def _of_pictures(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
         _see_predict(target)
         held = [(file.name, file.read_bytes()) for file in files[: MOST * wanted.rows]]
         groups = [held[at : at + wanted.rows] for at in range(0, len(held) - wanted.rows + 1, wanted.rows)]
-        return Payloads(IMAGE, source, _bounded(payloads.of_pictures(target, group) for group in groups))
+        requests = _bounded(payloads.of_pictures(target, group) for group in groups)
+        return Payloads(IMAGE, source, requests, left_over=len(held) % wanted.rows)
     if wanted.artifact is None:
         raise PenstockError(
             f"--form {wanted.form}: pictures become numbers as a receipt says; give --artifact DIR, or --form {IMAGE}"
@@ -237,35 +217,11 @@ def _of_pictures(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
 
 def _of_arrays(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
     """Rows of .npz and .npy files, `rows` of them to a request."""
-    groups: list[Payloads] = []
-    for file in files[:MOST]:
-        groups.append(_of_rows(target, wanted, _read(target, file), str(wanted.data)))
+    source = str(wanted.data)
+    groups = [_of_rows(target, wanted, datafiles.read(target, file), source) for file in files[:MOST]]
     requests = _bounded(request for group in groups for request in group.requests)
-    return Payloads(groups[0].form, str(wanted.data), requests, notes=groups[0].notes)
-
-
-def _read(target: Target, file: Path) -> dict[str, Any]:
-    names = [each.name for each in target.inputs]
-    try:
-        with file.open("rb") as opened:
-            held = np.load(opened, allow_pickle=False)
-            if isinstance(held, np.ndarray):
-                if len(names) != 1:
-                    raise PenstockError(
-                        f"--data {file}: the inputs of {target.model} are {', '.join(names) or 'not told'}; give an "
-                        f".npz "
-                        "file with an array for each, by name"
-                    )
-                return {names[0]: held}
-            arrays = {name: held[name] for name in held.files if name in names or name != "labels"}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise PenstockError(f"--data {file}: cannot be read: {error}") from None
-    strangers = sorted(set(arrays) - set(names))
-    if names and strangers:
-        raise PenstockError(f"--data {file}: array {strangers[0]!r} is no input of {target.model}: {', '.join(names)}")
-    if not arrays:
-        raise PenstockError(f"--data {file}: holds no arrays")
-    return arrays
+    left_over = sum(group.left_over for group in groups)
+    return Payloads(groups[0].form, source, requests, notes=groups[0].notes, left_over=left_over)
 
 
 def _of_rows(target: Target, wanted: Wanted, arrays: Arrays, source: str) -> Payloads:
@@ -273,8 +229,10 @@ def _of_rows(target: Target, wanted: Wanted, arrays: Arrays, source: str) -> Pay
     if wanted.form == IMAGE:
         raise PenstockError(f"--form {IMAGE}: sends pictures; these are arrays")
     form = _form(target, wanted, notes)
-    made = (payloads.of_arrays(target, part, form) for part in cut(arrays, wanted.rows, _batched(target, arrays)))
-    return Payloads(form, source, _bounded(made), notes=notes)
+    batched = _batched(target, arrays)
+    made = (payloads.of_arrays(target, part, form) for part in cut(arrays, wanted.rows, batched))
+    left_over = min(map(len, arrays.values())) % wanted.rows if batched else 0
+    return Payloads(form, source, _bounded(made), notes=notes, left_over=left_over)
 
 
 def _batched(target: Target, arrays: Arrays) -> bool:

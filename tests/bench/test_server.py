@@ -82,6 +82,18 @@ def test_rows_come_from_files(served: str, tmp_path: Path) -> None:
     assert [each["form"] for each in payloads] == ["v2-binary", "v2-binary", "v2-json"]
 
 
+def test_rows_that_fill_no_request_are_told(served: str, tmp_path: Path) -> None:
+    url, _ = served.split()
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((10, 8), np.float32))
+    plan = Plan(concurrency=(1,), wanted=Wanted(data=tmp_path, rows=8), **QUICK)
+    result = server.measure(url, "line", plan)
+    assert result["payload"]["different"] == 2
+    assert f"of {tmp_path}, rows left over from --rows 8, not sent: 4" in result["notes"]
+    with pytest.raises(PenstockError, match=r"--rows 20: .* has fewer rows"):
+        server.measure(url, "line", Plan(concurrency=(1,), wanted=Wanted(data=tmp_path, rows=20)))
+
+
 def test_several_processes_share_a_rate(toy: Callable[..., Any]) -> None:
     plan = Plan(rates=(200.0,), poisson=True, **{**QUICK, "processes": 3})
     result = server.measure(toy().url, "double", plan)
