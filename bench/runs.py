@@ -122,6 +122,8 @@ def void(run: Run) -> str | None:
     if generator["busiest_core"] >= _BUSY:
         return f"a generator took {generator['busiest_core']:.0%} of a core: it may be what was measured"
     late, slowest = generator["late_p99_s"], run["p99_s"]
+    if slowest is None and run["ended"] == "hopeless":  # of however few: who was too slow is the question
+        slowest = float(np.percentile(run["latencies_s"], 99)) if run["latencies_s"] else None
     if late is not None and late > _LATE_S and slowest is not None and late > _LATE * slowest:
         return (
             f"requests were sent late by {1e3 * late:.2f} ms (p99), of a p99 of {1e3 * slowest:.2f} ms: the "

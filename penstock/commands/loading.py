@@ -40,7 +40,12 @@ Rate = Annotated[
 Poisson = Annotated[bool, _servers("--poisson", help="Requests of an open loop come as from many independent clients.")]
 SloMs = Annotated[
     float | None,
-    _servers(min=0.01, max=3_600_000, help="Find the highest rate whose p99 stays under so many milliseconds."),
+    _servers(
+        min=0.01,
+        max=3_600_000,
+        help="Find the highest rate whose p99 stays under so many milliseconds: 10 to 20 runs, half a minute to one "
+        "also with a short --seconds, more where rates are low.",
+    ),
 ]
 Form = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""What bench does with results that are there: reports from a file, and comparing two."""
+"""Where bench writes what it measures, and what it does with results that are there: reports, comparing two."""
 
 from __future__ import annotations
 

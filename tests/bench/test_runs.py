@@ -33,3 +33,10 @@ def test_requests_that_were_never_sent_are_not_looked_for_in_the_server_s_log() 
 def test_another_form_is_recommended_only_where_it_costs_less(form: str, told: bool) -> None:
     (found,) = runs.warnings(closed(1.0, 1, void="late"), 512, form)
     assert ("--form v2-binary" in found["remedy"]) is told
+
+
+@pytest.mark.parametrize(("late", "void"), [(0.029, True), (0.002, False)])
+def test_a_run_that_was_given_up_is_void_where_the_generator_was_what_was_slow(late: float, void: bool) -> None:
+    run = closed(1.0, 1, ended="hopeless", p99_s=None, latencies_s=[0.035] * 245)
+    run["generator"]["late_p99_s"] = late
+    assert (runs.void(run) is not None) is void
