@@ -97,12 +97,11 @@ def _server(result: Server) -> Iterator[Record]:
             "payload_form": result.payload.get("form"),
             "payload_rows": result.payload.get("rows"),
             "payload_bytes": result.payload.get("bytes"),
-            "throughput_rows_per_s": None if run.throughput_per_s is None else run.throughput_per_s * result.rows,
-            **_run(run),
+            **_run(run, result.rows),
         }
 
 
-def _run(run: Run) -> Record:
+def _run(run: Run, rows: int) -> Record:
     stages, generator = run.stages_s, run.generator
     return {
         "mode": run.mode,
@@ -115,6 +114,7 @@ def _run(run: Run) -> Record:
         "failures": sum(run.failures.values()),
         "failure_reasons": "; ".join(f"{name}: {count}" for name, count in run.failures.items()),
         "throughput_requests_per_s": run.throughput_per_s,
+        "throughput_rows_per_s": None if run.throughput_per_s is None else rows * run.throughput_per_s,
         **_figures(run),
         "client_mean_s": stages.client if stages else None,
         "network_mean_s": stages.network if stages else None,
