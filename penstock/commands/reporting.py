@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def tell(show: Callable[[], None], content: dict[str, Any], files: Files) -> Non
     finally:
         if files.json is not None:
             with writing("--json", files.json, "the figures are not kept"):
-                write_whole(files.json, json.dumps(content, indent=1, allow_nan=False).encode())
+                write_whole(files.json, dumps(content, indent=1, allow_nan=False).encode())
         if files.csv is not None or files.html is not None:
             _write(import_stage("penstock.bench.recorded", "bench").parse(content), files.csv, files.html)
         for path in (files.json, files.csv, files.html):
@@ -87,15 +87,15 @@ def _write(result: Any, csv: Path | None, html: Path | None) -> None:
         import_stage("penstock.bench.page", "bench").write(result, html)
 
 
-def compare(files: tuple[Path, Path], threshold: float | None, target: Path | None) -> None:
+def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
     """Compare two files, print what there is to say, and exit with 1 if the new one is slower."""
     recorded = import_stage("penstock.bench.recorded", "bench")
     comparison = import_stage("penstock.bench.comparison", "bench")
     old, new = (recorded.read(path, "--compare") for path in files)
     wanted = THRESHOLD if threshold is None else threshold
     found = import_stage("penstock.bench.compare", "bench").compare(old, new, wanted)
-    if target is not None:
-        comparison.write_json(found, target)
+    if json is not None:
+        comparison.write_json(found, json)
     comparison.show(found)
     if found.regressions:
         raise typer.Exit(1)
