@@ -14,6 +14,8 @@ from rich.table import Table
 from penstock.bench.compare import FAMILY_ERROR, Compared, Comparison
 from penstock.files import write_whole, writing
 
+# The exit code where nothing is slower for certain, and not everything could be compared.
+UNTOLD = 4
 _WIDE = 132
 _WORDS = {"slower": "SLOWER", "worse": "MORE FAILURES", "faster": "faster", "same": "no change", "unsure": "none found"}
 
@@ -80,7 +82,15 @@ def verdict(found: Comparison) -> list[str]:
             f"in {len(wide)} of {len(able)} a slow-down of {found.threshold:.1%} or more could hide, of {most - 1:.1%} "
             "at most; a longer measurement (--seconds) on an idle machine shows smaller ones"
         )
-    worse = found.regressions
+    worse, untold = found.regressions, found.untold
+    if untold:
+        reasons = "; or ".join(dict.fromkeys(str(one.unable) for one in untold))
+        lines.append(
+            f"not to be told of {len(untold)} of {len(found.compared)}: {reasons}"
+            + ("" if worse else f"; measured again it may be told (exit code {UNTOLD})")
+        )
+    if not able:
+        return lines
     if worse:
         told = ", ".join(f"{one.what} ({_measure(one)})" for one in worse[:3])
         more = f" and {len(worse) - 3} more" if len(worse) > 3 else ""
@@ -101,7 +111,12 @@ def _measure(one: Compared) -> str:
 
 def as_dict(found: Comparison) -> dict[str, Any]:
     """The comparison for programs; seconds, and times as long."""
-    return {"penstock_comparison": 1, "regressions": len(found.regressions), **asdict(found)}
+    return {
+        "penstock_comparison": 1,
+        "regressions": len(found.regressions),
+        "untold": len(found.untold),
+        **asdict(found),
+    }
 
 
 def write_json(found: Comparison, path: Path) -> None:

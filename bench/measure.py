@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock import artifact, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
-from penstock.bench import ceiling, environment, footprint, peaks, warnings
+from penstock.bench import ceiling, control, environment, footprint, peaks, warnings
 from penstock.bench.energy import Meter
 from penstock.bench.footprint import Footprint
 from penstock.bench.peaks import Peaks
@@ -141,7 +141,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
         )
     on_gpu = any(row.place(plan.device) != "cpu" for row in able)
     result = Result(rows, _reference(able, reference), plan, environment.machine(plan.device, gpu=on_gpu), [])
-    _settings(able, plan)
+    result.notes += _settings(able, plan)
     for row in able:
         row.artifact.check_digests()
     try:
@@ -182,13 +182,17 @@ def _reference(rows: list[Row], wanted: str | None) -> str:
     return next((row.name for row in rows if row.artifact.receipt.precision == "fp32"), names[0])
 
 
-def _settings(rows: list[Row], plan: Plan) -> None:
-    """Give each row a cell for every setting that its signature takes."""
+def _settings(rows: list[Row], plan: Plan) -> list[str]:
+    """Give each row a cell for every setting that its signature takes; says which batch sizes it does not take."""
+    notes = []
     for row in rows:
         signature = row.artifact.receipt.signature
         for setting in plan.settings:
             if signature.min_batch <= setting.batch <= signature.max_batch:
                 row.cells[setting] = Cell(setting.batch, streams=setting.streams)
+        if left := sorted(set(plan.batches) - {setting.batch for setting in row.cells}):
+            takes = f"it takes {signature.min_batch} to {signature.max_batch} rows; penstock export --batch sets that"
+            notes.append(f"{row.name} not measured at batch {', '.join(map(str, left))}: {takes}")
     if not any(row.cells for row in rows):
         most = max(row.artifact.receipt.signature.max_batch for row in rows)
         least = min(row.artifact.receipt.signature.min_batch for row in rows)
@@ -198,6 +202,7 @@ def _settings(rows: list[Row], plan: Plan) -> None:
         raise PenstockError(
             f"--batch {','.join(map(str, plan.batches))}: every size is {why}; penstock export --batch sets that"
         )
+    return notes
 
 
 def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
@@ -263,20 +268,20 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
     held = {place: Meter(place) for place in places}
     result.energy = next((meter.source for meter in held.values() if meter.source), None)
     work: dict[tuple[int, Setting], Work] = {}
-    meters = {}
+    meters, cores, most = {}, {}, len(os.sched_getaffinity(0))
     for row in rows:
         inputs, _ = row.artifact.golden()
         for setting, cell in row.cells.items():
             given = runners[row.name, setting.threads][: setting.streams]
             work[id(row), setting] = Work(given, timing.feeds(inputs, setting.batch), cell)
             meters[id(cell)] = held[row.place(plan.device)]
+            if row.place(plan.device) == "cpu":
+                cores[id(cell)] = ceiling.cores(setting.threads, setting.streams, most)
     lookout = warnings.Lookout(max(places))
-    try:
-        timing.measure_all(
-            list(work.values()), plan.seconds, watch=Witness(result.ticks, result.others, meters, lookout)
-        )
-    finally:
-        result.warnings += lookout.warnings(result.ticks)
+    with ExitStack() as stack:
+        stack.callback(lambda: result.warnings.extend(lookout.warnings(result.ticks)))
+        watch = Witness(result.ticks, result.others, meters, lookout, control.beside(cores, stack))
+        timing.measure_all(list(work.values()), plan.seconds, watch=watch)
     for row in rows:
         for setting in row.cells:
             one = work[id(row), setting]
@@ -291,4 +296,4 @@ def _even_out(rows: list[Row]) -> None:
     cells = [cell for row in rows for cell in row.cells.values() if cell.failure is None]
     whole = min((min(len(cell.rounds), len(cell.spans)) for cell in cells), default=0)
     for cell in cells:
-        del cell.rounds[whole:], cell.spans[whole:]
+        del cell.rounds[whole:], cell.spans[whole:], cell.controls[whole:]

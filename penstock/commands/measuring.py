@@ -75,7 +75,9 @@ def bench(
     compare: Annotated[
         tuple[Path, Path] | None,
         _reports(
-            metavar="OLD NEW", help="Compare two files of --json; exits with 1 if the new one is slower, beyond noise."
+            metavar="OLD NEW",
+            help="Compare two files of --json; exits with 1 if the new one is slower beyond noise, with 4 if too noisy "
+            "to tell.",
         ),
     ] = None,
     threshold: Annotated[
@@ -111,7 +113,8 @@ def bench(
 
     Exit codes: 0 all was measured, and answered rightly; 1 a server's answers failed or were wrong, no rate kept
     --slo-ms, or --compare found a slow-down; 2 nothing was measured (bad input); 3 some was not: an artifact failed, or
-    the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
+    the server was lost; 4 --compare found no slow-down, and not all could be told (too noisy: measure again); 130
+    interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
     given = dict(locals())
     if compare is not None:

@@ -61,7 +61,7 @@ def _write(result: Any, csv: Path | None, html: Path | None) -> None:
 
 
 def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
-    """Compare two files, print what there is to say, and exit with 1 if the new one is slower."""
+    """Compare two files, print what there is to say; exit with 1 if the new one is slower, 4 if that cannot be told."""
     recorded = import_stage("penstock.bench.recorded", "bench")
     comparison = import_stage("penstock.bench.comparison", "bench")
     old, new = (recorded.read(path, "--compare") for path in files)
@@ -70,5 +70,5 @@ def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None
     if json is not None:
         comparison.write_json(found, json)
     comparison.show(found)
-    if found.regressions:
-        raise typer.Exit(1)
+    if found.regressions or found.untold:
+        raise typer.Exit(1 if found.regressions else comparison.UNTOLD)

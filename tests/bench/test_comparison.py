@@ -105,3 +105,35 @@ def test_a_figure_that_was_not_compared_says_why(capsys: pytest.CaptureFixture[s
     few = recorded.parse(samples.engines(rows))
     comparison.show(compare.compare(few, few, 0.05))
     assert "not compared: under 5 rounds that count" in capsys.readouterr().out
+
+
+def test_too_noisy_to_tell_has_an_exit_code_of_its_own_and_says_what_to_do(tmp_path: Path) -> None:
+    busy = {"rounds_s": [1e-3] * 10, "others_cores": [1.0] * 10}
+    done = bench("--compare", *files(tmp_path, clock=busy), "--json", tmp_path / "c.json")
+    assert done.exit_code == comparison.UNTOLD == 4, done.output
+    assert done.output.splitlines()[-1] == (
+        "not to be told of 2 of 2: under 5 rounds that count: others were on the cores; measured again it may be told "
+        "(exit code 4)"
+    )
+    assert json.loads((tmp_path / "c.json").read_text())["untold"] == 2
+
+
+def test_what_is_slower_exits_with_1_beside_what_cannot_be_told(tmp_path: Path) -> None:
+    old, new = (
+        samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=3), samples.cell(8, seconds)])])
+        for seconds in (1e-3, 1.3e-3)
+    )
+    for name, content in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert bench("--compare", tmp_path / "old.json", tmp_path / "new.json").exit_code == 1
+    (tmp_path / "new.json").write_text(json.dumps({**old, "reference": "a"}))
+    done = bench("--compare", tmp_path / "old.json", tmp_path / "new.json")
+    assert done.exit_code == 4, done.output
+    assert "no regression: none of 1 is slower" in done.output
+
+
+def test_a_file_is_no_slower_than_itself_whoever_was_on_the_cores(tmp_path: Path) -> None:
+    _, new = files(tmp_path, clock={"rounds_s": [1e-3] * 10, "others_cores": [1.0] * 10})
+    done = bench("--compare", new, new)
+    assert done.exit_code == 0, done.output
+    assert "warning: both files hold one and the same measurement" in done.output

@@ -1,0 +1,163 @@
+"""Rounds that count: those of two cells that may be held against each other, and a cell's figure in each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from penstock.bench import ceiling, contrast
+from penstock.bench.recorded import Cell, Engines
+
+# Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
+OTHERS = 0.25
+# The best of five tries each: measured again in the same state they are nearer to each other.
+_PEAKS = 0.10
+# A control that holds still has so many of its times so near to their median.
+_STILL, _MOST = 0.05, 0.9
+_AGAIN = "measure both again, or both with --threads 1"
+
+# Seconds, by round.
+Ticks = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The rounds of each side that count, by number; `unable` says why they cannot be compared.
+
+    `control` is the variance of the control's logarithm: of each side's, and from the one to the other.
+    """
+
+    old: Sequence[int]
+    new: Sequence[int]
+    control: float = 0.0
+    unable: str | None = None
+
+
+def count(cells: tuple[Cell, Cell], results: tuple[Engines, Engines], *, on_gpu: bool) -> Counted:
+    """The rounds of a cell that count, in two results: those in which no others were on the cores.
+
+    A cell that keeps several cores busy is compared only where these ran alike: where the control of as many threads
+    held still in both results, and took as long.
+
+    Args:
+        cells: the cell in the old and in the new result.
+        results: these.
+        on_gpu: cores and their control have nothing to do with it.
+    """
+    same = results[0] == results[1]  # one and the same measurement: whatever disturbed it is on both sides
+    old, new = (
+        range(len(cell.rounds_s)) if same else idle(len(cell.rounds_s), result.clock.others_cores)
+        for cell, result in zip(cells, results, strict=True)
+    )
+    if min(len(old), len(new)) < contrast.FEWEST:
+        busy = len(old) < len(cells[0].rounds_s) or len(new) < len(cells[1].rounds_s)
+        why = "others were on the cores" if busy else "a longer run has more"
+        return Counted(old, new, unable=f"under {contrast.FEWEST} rounds that count: {why}")
+    threads = max(taken(cell, result) for cell, result in zip(cells, results, strict=True))
+    if on_gpu or threads == 1 or same:
+        return Counted(old, new)
+    variance, unable = _controlled(_ticks(results[0], threads), _ticks(results[1], threads), threads)
+    return Counted(old, new, variance, unable)
+
+
+def _controlled(old: Ticks, new: Ticks, threads: int) -> tuple[float, str | None]:
+    """What the control adds to the variance of a contrast, and why nothing can be compared, if it cannot."""
+    for name, ticks in (("old", old), ("new", new)):
+        if not ticks:
+            return 0.0, f"no control of {threads} threads in the {name} result; {_AGAIN}"
+    speed = _middle(old) / _middle(new)
+    if abs(math.log(speed)) > math.log1p(_STILL):
+        return 0.0, f"the machine itself ran at {speed:.2f} of its speed with {threads} threads; {_AGAIN}"
+    for name, ticks in (("old", old), ("new", new)):
+        if not steady(ticks):
+            return 0.0, f"the machine's speed with {threads} threads changed within the {name} result; {_AGAIN}"
+    sides = [[float(np.median(tick)) for tick in ticks] for ticks in (old, new)]
+    return math.log(speed) ** 2 + sum(map(contrast.spread, sides)), None
+
+
+def steady(ticks: Ticks) -> bool:
+    """Whether the control held still: nine tenths of its times are within 5 % of their median."""
+    every = np.array([tick for of_round in ticks for tick in of_round])
+    return float(np.mean(np.abs(every / np.median(every) - 1) <= _STILL)) >= _MOST
+
+
+def _middle(ticks: Ticks) -> float:
+    return float(np.median([tick for of_round in ticks for tick in of_round]))
+
+
+def _ticks(result: Engines, threads: int) -> Ticks:
+    """The control's times in each round that counts, around the turns of all cells of as many threads."""
+    held = [
+        cell.control.rounds_s
+        for _, cell in result.cells()
+        if cell.control and len(cell.control.rounds_s) == len(cell.rounds_s) and taken(cell, result) == threads
+    ]
+    rounds = min(map(len, held), default=0)
+    return [[tick for ticks in held for tick in ticks[number]] for number in idle(rounds, result.clock.others_cores)]
+
+
+def idle(rounds: int, others: Sequence[float]) -> Sequence[int]:
+    """The rounds in which other processes used no more than `OTHERS` cores; all where that is not told."""
+    if len(others) < rounds:
+        return range(rounds)
+    return [number for number in range(rounds) if others[number] <= OTHERS]
+
+
+def taken(cell: Cell, result: Engines) -> int:
+    """How many cores the cell keeps busy; several where the result does not tell how many there are."""
+    cores = result.environment.get("cores")
+    return ceiling.cores(cell.threads, cell.streams or 1, cores if isinstance(cores, int) and cores > 0 else 2)
+
+
+def figures(cell: Cell, result: Engines, counted: Sequence[int], *, clocked: bool) -> list[float]:
+    """A figure for each round that counts: the median of its runs, over the time of the clock.
+
+    Round by round where that makes the rounds more alike, as it does where the machine drifts meanwhile; else by the
+    clock's median, so that what a tick is off by spoils no round.
+    """
+    middle = [float(np.median(cell.rounds_s[number])) for number in counted]
+    ticks = result.clock.rounds_s
+    if not clocked or len(ticks) < len(cell.rounds_s) or not middle:
+        return middle
+    steady = steadied(ticks[: len(cell.rounds_s)])
+    whole = [seconds / float(np.median(ticks)) for seconds in middle]
+    single = [seconds / steady[number] for seconds, number in zip(middle, counted, strict=True)]
+    return single if contrast.spread(single) < contrast.spread(whole) else whole
+
+
+def steadied(ticks: Sequence[float]) -> list[float]:
+    """The median of each tick and its neighbours in time: the machine drifts, a single tick is at times hit.
+
+    A running median of three (Tukey 1977, "Exploratory Data Analysis", chapter 7), the ends by the two that there are.
+    """
+    around = [ticks[max(0, index - 1) : index + 2] for index in range(len(ticks))]
+    return [float(np.median(near) if len(near) == 3 else min(near)) for near in around]
+
+
+def peaks(old: Engines, new: Engines) -> Iterator[str]:
+    """A warning where there is no control and the measured peaks of several cores tell of two states of the machine."""
+    told = [
+        {name: held for name, held in _operations(result).items() if name not in ("1", "")} for result in (old, new)
+    ]
+    for cores in told[0].keys() & told[1].keys():
+        before, after = told[0][cores], told[1][cores]
+        if abs(after / before - 1) > _PEAKS and not (_ticks(old, int(cores)) and _ticks(new, int(cores))):
+            yield (
+                f"the measured peak of {cores} cores was {before / 1e9:,.0f} G operations/s in the old result and "
+                f"{after / 1e9:,.0f} G in the new one: cells of several threads differ by that alone"
+            )
+
+
+def _operations(result: Engines) -> dict[str, float]:
+    """float32 operations a second, by a number of cores."""
+    held = (result.ceiling or {}).get("peaks")
+    found = {}
+    for cores, figures in held.items() if isinstance(held, dict) else ():
+        per_s = figures.get("operations_per_s") if isinstance(figures, dict) else None
+        rate = per_s.get("float32") if isinstance(per_s, dict) else None
+        if cores.isdigit() and isinstance(rate, int | float) and rate > 0:
+            found[cores] = float(rate)
+    return found
