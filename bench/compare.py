@@ -106,8 +106,8 @@ def _judged(pair: Pair, confidence: float, threshold: float) -> Compared:
         verdict: Verdict = "worse" if _fails_more(*pair.failures, confidence) else "same"
         return Compared(pair.what, pair.figure, pair.old, pair.new, None, verdict)
     if pair.rounds is not None:
-        control = pair.counted.control if pair.counted else 0.0
-        found = contrast.between(*pair.rounds, confidence, pair.loads, control)
+        beside = pair.counted.variance if pair.counted else 0.0
+        found = contrast.between(*pair.rounds, confidence, pair.loads, beside)
     else:
         assert pair.intervals is not None
         found = contrast.of_intervals(*pair.intervals, statistics.CONFIDENCE, confidence)

@@ -68,7 +68,7 @@ def _ratio(one: Compared) -> str:
 
 
 def _said(one: Compared) -> str:
-    return f"not compared: {one.unable}" if one.unable else _WORDS[one.verdict]
+    return "not compared" if one.unable else _WORDS[one.verdict]
 
 
 def verdict(found: Comparison) -> list[str]:
@@ -83,13 +83,10 @@ def verdict(found: Comparison) -> list[str]:
             "at most; a longer measurement (--seconds) on an idle machine shows smaller ones"
         )
     worse, untold = found.regressions, found.untold
-    if untold:
-        reasons = "; or ".join(dict.fromkeys(str(one.unable) for one in untold))
-        lines.append(
-            f"not to be told of {len(untold)} of {len(found.compared)}: {reasons}"
-            + ("" if worse else f"; measured again it may be told (exit code {UNTOLD})")
-        )
+    for reason in dict.fromkeys(one.unable for one in untold):
+        lines.append(f"not compared: {_several([one.what for one in untold if one.unable == reason])}: {reason}")
     if not able:
+        lines.append(f"too noisy to tell: none of {len(untold)} could be compared; measure again")
         return lines
     if worse:
         told = ", ".join(f"{one.what} ({_measure(one)})" for one in worse[:3])
@@ -99,8 +96,14 @@ def verdict(found: Comparison) -> list[str]:
         lines.append(
             f"no regression: none of {len(able)} is slower by {found.threshold:.1%} or more and beyond noise "
             f"({1 - FAMILY_ERROR:.0%} intervals of all together)"
+            + (f"; of {len(untold)} more it cannot be told" if untold else "")
         )
     return lines
+
+
+def _several(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _measure(one: Compared) -> str:

@@ -12,7 +12,7 @@ from penstock.bench import ceiling, verdict, warnings
 from penstock.bench.ceiling import Ceiling, Demand
 from penstock.bench.contrast import FEWEST
 from penstock.bench.measure import Result, Row, Setting
-from penstock.bench.rounds import idle, steady
+from penstock.bench.rounds import steady, usable
 from penstock.bench.statistics import needed, percentile, ratio
 from penstock.bench.verdict import Candidate, Choice
 from penstock.bench.warnings import Warning
@@ -268,16 +268,14 @@ def _warnings(result: Result, rows: list[dict[str, Any]]) -> list[Warning]:
 
 def _incomparable(cells: list[tuple[Setting, Cell]], others: list[float]) -> Iterator[Warning]:
     """What `--compare` would refuse, said while it can be measured again."""
-    made = min((len(cell.rounds) for _, cell in cells), default=0)
-    counted = idle(made, others)
-    if cells and len(counted) < FEWEST:
-        yield warnings.incomparable(len(counted), made)
-        return
-    most = len(os.sched_getaffinity(0))
+    made, most = min((len(cell.rounds) for _, cell in cells), default=0), len(os.sched_getaffinity(0))
     held: dict[int, list[Cell]] = {}
     for setting, cell in cells:
-        if cell.controls:
-            held.setdefault(ceiling.cores(setting.threads, setting.streams, most), []).append(cell)
-    for threads, beside in held.items():
-        if not steady([[tick for cell in beside for tick in cell.controls[number]] for number in counted]):
+        held.setdefault(ceiling.cores(setting.threads, setting.streams, most), []).append(cell)
+    for threads, alike in held.items():
+        counted, _ = usable(made, threads, others, most)
+        ticks = [[tick for cell in alike if cell.controls for tick in cell.controls[number]] for number in counted]
+        if len(counted) < FEWEST:
+            yield warnings.incomparable(threads, len(counted), made)
+        elif any(ticks) and not steady(ticks):
             yield warnings.packed(threads)

@@ -119,7 +119,7 @@ def together(pairs: list[Pair]) -> list[Pair]:
             told[0],
             told[1],
             rounds=(means[0], means[1]),
-            counted=Counted((), (), control=max(pair.counted.control for pair in able if pair.counted)),
+            counted=Counted((), (), variance=max(pair.counted.variance for pair in able if pair.counted)),
             loads=(fewest[0], fewest[1]),
         )
     ]

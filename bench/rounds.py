@@ -13,6 +13,10 @@ from penstock.bench.recorded import Cell, Engines
 
 # Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
 OTHERS = 0.25
+# What that does to one thread, as a relative standard deviation (bench/results/compare_aa.txt).
+CONTENTION = 0.05
+# The share of a core that one thread must have had among others: its median run is then one that nobody broke in on.
+_LEAST = 0.5
 # The best of five tries each: measured again in the same state they are nearer to each other.
 _PEAKS = 0.10
 # A control that holds still has so many of its times so near to their median.
@@ -27,18 +31,21 @@ Ticks = Sequence[Sequence[float]]
 class Counted:
     """The rounds of each side that count, by number; `unable` says why they cannot be compared.
 
-    `control` is the variance of the control's logarithm: of each side's, and from the one to the other.
+    `variance` is what a contrast's logarithm varies by beside what the rounds show: what others at work do to it, and
+    the control's, of each side and from the one to the other.
     """
 
     old: Sequence[int]
     new: Sequence[int]
-    control: float = 0.0
+    variance: float = 0.0
     unable: str | None = None
 
 
 def count(cells: tuple[Cell, Cell], results: tuple[Engines, Engines], *, on_gpu: bool) -> Counted:
     """The rounds of a cell that count, in two results: those in which no others were on the cores.
 
+    Of a cell of one thread, where those are too few, all count in which it had half a core at least, and the interval
+    is wider.
     A cell that keeps several cores busy is compared only where these ran alike: where the control of as many threads
     held still in both results, and took as long.
 
@@ -48,19 +55,20 @@ def count(cells: tuple[Cell, Cell], results: tuple[Engines, Engines], *, on_gpu:
         on_gpu: cores and their control have nothing to do with it.
     """
     same = results[0] == results[1]  # one and the same measurement: whatever disturbed it is on both sides
-    old, new = (
-        range(len(cell.rounds_s)) if same else idle(len(cell.rounds_s), result.clock.others_cores)
+    threads = max(taken(cell, result) for cell, result in zip(cells, results, strict=True))
+    (old, robbed), (new, busy) = (
+        usable(len(cell.rounds_s), threads, () if same else result.clock.others_cores, cores(result))
         for cell, result in zip(cells, results, strict=True)
     )
     if min(len(old), len(new)) < contrast.FEWEST:
-        busy = len(old) < len(cells[0].rounds_s) or len(new) < len(cells[1].rounds_s)
-        why = "others were on the cores" if busy else "a longer run has more"
+        missing = len(old) < len(cells[0].rounds_s) or len(new) < len(cells[1].rounds_s)
+        why = "others were on the cores" if missing else "a longer run has more"
         return Counted(old, new, unable=f"under {contrast.FEWEST} rounds that count: {why}")
-    threads = max(taken(cell, result) for cell, result in zip(cells, results, strict=True))
+    variance = (robbed + busy) * CONTENTION**2
     if on_gpu or threads == 1 or same:
-        return Counted(old, new)
-    variance, unable = _controlled(_ticks(results[0], threads), _ticks(results[1], threads), threads)
-    return Counted(old, new, variance, unable)
+        return Counted(old, new, variance)
+    moved, unable = _controlled(_ticks(results[0], threads), _ticks(results[1], threads), threads)
+    return Counted(old, new, variance + moved, unable)
 
 
 def _controlled(old: Ticks, new: Ticks, threads: int) -> tuple[float, str | None]:
@@ -99,17 +107,38 @@ def _ticks(result: Engines, threads: int) -> Ticks:
     return [[tick for ticks in held for tick in ticks[number]] for number in idle(rounds, result.clock.others_cores)]
 
 
-def idle(rounds: int, others: Sequence[float]) -> Sequence[int]:
-    """The rounds in which other processes used no more than `OTHERS` cores; all where that is not told."""
+def idle(rounds: int, others: Sequence[float], most: float = OTHERS) -> Sequence[int]:
+    """The rounds in which other processes used no more than `most` cores; all where that is not told."""
     if len(others) < rounds:
         return range(rounds)
-    return [number for number in range(rounds) if others[number] <= OTHERS]
+    return [number for number in range(rounds) if others[number] <= most]
+
+
+def usable(rounds: int, threads: int, others: Sequence[float], cores: int) -> tuple[Sequence[int], bool]:
+    """The rounds of a cell that count, and whether others were at work in them.
+
+    Args:
+        rounds: how many there are.
+        threads: how many cores the cell keeps busy.
+        others: cores that others used in each round; empty where that is not told.
+        cores: how many there are.
+    """
+    quiet = idle(rounds, others)
+    if len(quiet) >= contrast.FEWEST or threads > 1:
+        return quiet, False
+    beside = idle(rounds, others, max(OTHERS, cores - threads * _LEAST))
+    return beside, len(beside) > len(quiet)
+
+
+def cores(result: Engines) -> int:
+    """How many the machine has; two where the result does not tell."""
+    told = result.environment.get("cores")
+    return told if isinstance(told, int) and told > 0 else 2
 
 
 def taken(cell: Cell, result: Engines) -> int:
-    """How many cores the cell keeps busy; several where the result does not tell how many there are."""
-    cores = result.environment.get("cores")
-    return ceiling.cores(cell.threads, cell.streams or 1, cores if isinstance(cores, int) and cores > 0 else 2)
+    """How many cores the cell keeps busy."""
+    return ceiling.cores(cell.threads, cell.streams or 1, cores(result))
 
 
 def figures(cell: Cell, result: Engines, counted: Sequence[int], *, clocked: bool) -> list[float]:

@@ -136,11 +136,12 @@ def unsteady(names: Sequence[str]) -> Warning:
     )
 
 
-def incomparable(count: int, rounds: int) -> Warning:
-    """A measurement that cannot be compared with another one, since others were at work, or it was broken off."""
+def incomparable(threads: int, count: int, rounds: int) -> Warning:
+    """Lines of so many threads that cannot be compared with another result's: others were at work, or it was cut."""
+    of = f"of lines with {threads} thread{'s' * (threads != 1)} "
     why = "others were on the cores in the rest" if count < rounds else "it was broken off"
     return Warning(
-        f"{count} of {rounds} rounds can be compared with another result (--compare), which takes {FEWEST}: {why}",
+        f"{of}{count} of {rounds} rounds can be compared with another result (--compare), which takes {FEWEST}: {why}",
         "stop what else runs, and measure again" if count < rounds else "measure again",
     )
 

@@ -70,7 +70,8 @@ def bench(
     csv: Annotated[Path | None, _reports(help="Write a line for each cell or run to this file.")] = None,
     html: Annotated[Path | None, _reports(help="Write a page with charts to this file.")] = None,
     recorded: Annotated[
-        Path | None, _reports("--from", help="Measure nothing: make the reports from what --json wrote.")
+        Path | None,
+        _reports("--from", help="Measure nothing: make the reports from what --json wrote, or show the tables again."),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
@@ -181,9 +182,11 @@ def _measured(
     result = measure.measure(paths, measure.Plan(**plan), reference, **sources)
     if files.json is not None:
         report.write_json(result, files.json)
+    report.show(result)
+    if files.json is not None:
+        say(f"wrote {files.json}")
     if files.others:
         reporting.write(report.as_dict(result), files)
-    report.show(result)
     return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_of
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,20 @@ def write(content: dict[str, Any], files: Files) -> None:
 
 
 def again(source: Path, csv: Path | None, html: Path | None) -> None:
-    """The reports of a measurement from its file."""
-    if csv is None and html is None:
-        raise PenstockError(f"--from {source}: say what to make of it: --html report.html, --csv table.csv, or both")
+    """The reports of a measurement from its file; without any, the tables of artifacts."""
     recorded = import_stage("penstock.bench.recorded", "bench")
-    _write(recorded.read(source, "--from"), csv, html)
+    found = recorded.read(source, "--from")
+    _write(found, csv, html)
+    if csv is None and html is None:
+        if found.kind != "engines":
+            raise PenstockError(
+                f"--from {source}: say what to make of it: --html report.html, --csv table.csv, or both"
+            )
+        report = import_stage("penstock.bench.report", "bench")
+        try:
+            report.show_figures(json_of.loads(source.read_bytes()))
+        except (KeyError, TypeError) as error:  # of another version
+            raise PenstockError(f"--from {source}: has no {error} for the tables; give --html or --csv") from None
 
 
 def _write(result: Any, csv: Path | None, html: Path | None) -> None:

@@ -127,7 +127,7 @@ def test_rounds_in_which_others_were_on_the_cores_do_not_count() -> None:
     def busy(rounds: int, slow: float) -> recorded.Result:
         made = samples.cell(8, 1e-3)
         made["rounds_s"][:rounds] = [[value * slow for value in part] for part in made["rounds_s"][:rounds]]
-        clock = {"rounds_s": [1e-3] * 10, "others_cores": [1.0] * rounds + [0.0] * (10 - rounds)}
+        clock = {"rounds_s": [1e-3] * 10, "others_cores": [1.8] * rounds + [0.0] * (10 - rounds)}
         return recorded.parse(samples.engines([samples.row("a", [made])], clock=clock))
 
     assert compare(busy(0, 1), busy(5, 1.5), 0.05).compared[0].verdict in ("same", "unsure")
@@ -137,6 +137,19 @@ def test_rounds_in_which_others_were_on_the_cores_do_not_count() -> None:
     assert not itself.untold
     assert not itself.regressions
     assert "both files hold one and the same measurement" in itself.warnings
+
+
+def test_one_thread_is_compared_beside_others_that_leave_it_half_a_core_within_a_wider_interval() -> None:
+    def beside(seconds: float, others: float, seed: int = 0) -> recorded.Result:
+        clock = {"rounds_s": [1e-3] * 10, "others_cores": [others] * 10}
+        return recorded.parse(samples.engines([samples.row("a", [samples.cell(8, seconds, seed)])], clock=clock))
+
+    (alone,), (among,) = (compare(beside(1e-3, others), beside(1e-3, others, 1), 0.05).compared for others in (0, 1.4))
+    assert alone.contrast is not None
+    assert among.contrast is not None
+    assert among.contrast.high > alone.contrast.high * 1.05
+    assert not compare(beside(1e-3, 1.4), beside(1.1e-3, 1.4, 1), 0.05).regressions
+    assert compare(beside(1e-3, 1.4), beside(1.4e-3, 1.4, 1), 0.05).regressions
 
 
 def of_threads(
