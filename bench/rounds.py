@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.bench import ceiling, contrast
+from penstock.bench import ceiling, contrast, facts
 from penstock.bench.recorded import Cell, Engines
 
 # Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
@@ -168,9 +168,7 @@ def steadied(ticks: Sequence[float]) -> list[float]:
 
 def peaks(old: Engines, new: Engines) -> Iterator[str]:
     """A warning where there is no control and the measured peaks of several cores tell of two states of the machine."""
-    told = [
-        {name: held for name, held in _operations(result).items() if name not in ("1", "")} for result in (old, new)
-    ]
+    told = [{name: held for name, held in _operations(result).items() if name != "1"} for result in (old, new)]
     for cores in told[0].keys() & told[1].keys():
         before, after = told[0][cores], told[1][cores]
         if abs(after / before - 1) > _PEAKS and not (_ticks(old, int(cores)) and _ticks(new, int(cores))):
@@ -182,11 +180,5 @@ def peaks(old: Engines, new: Engines) -> Iterator[str]:
 
 def _operations(result: Engines) -> dict[str, float]:
     """float32 operations a second, by a number of cores."""
-    held = (result.ceiling or {}).get("peaks")
-    found = {}
-    for cores, figures in held.items() if isinstance(held, dict) else ():
-        per_s = figures.get("operations_per_s") if isinstance(figures, dict) else None
-        rate = per_s.get("float32") if isinstance(per_s, dict) else None
-        if cores.isdigit() and isinstance(rate, int | float) and rate > 0:
-            found[cores] = float(rate)
-    return found
+    told = facts.rates(result.ceiling or {}, "operations_per_s")
+    return {cores: rate for cores, kind, rate in told if kind == "float32" and cores.isdigit()}
