@@ -3,69 +3,53 @@
 The clock (`penstock.bench.clock`) is one thread's. A virtual machine's cores may be two threads of one core of its host
 at one moment and two cores at the next, and its threads may be packed onto one of them: one thread runs as fast as
 before, several do not. Cells of several threads are measured beside a control of as many, and two results are compared
-where theirs held still (`penstock.bench.rounds`). No division would do: cells feel it each in its own way.
+where theirs held still (`penstock.bench.rounds`). No division would do: where the control took 1.1 times as long, cells
+took 1.2 to 1.7 times (bench/results/compare_aa.txt).
 """
 
 from __future__ import annotations
 
-import threading
+import statistics
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from types import TracebackType
 
-import numpy as np
-from numpy.typing import NDArray
+from penstock.bench import peaks
 
-# Small enough that no BLAS gives a product to several threads; stacked, so that threads seldom wait for Python's lock.
-_SIDE, _STACK, _PRODUCTS, _REPEATS = 48, 32, 5, 5
-_RIGHT = np.linspace(-1, 1, _SIDE * _SIDE, dtype=np.float32).reshape(_SIDE, _SIDE)
-_PATIENCE_S = 10.0
-
-Arrays = tuple[NDArray[np.float32], NDArray[np.float32]]
+# As long as a small model's run: what threads lose by waiting for one another is in it, and what they gain.
+_SIDE, _FIRST, _RUNS = 160, 3, 21
 
 
 class Control:
-    """Threads that each do the same small matrix products, all at once; used as a context.
+    """One product of matrices by a runtime's threads, which share it as they share a model's.
 
     Args:
         threads: how many, one for each core.
+
+    Raises:
+        ImportError: there is no onnxruntime.
     """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads)
-        self._ready = threading.Barrier(threads, timeout=_PATIENCE_S)
-        left = np.linspace(-1, 1, _STACK * _SIDE * _SIDE, dtype=np.float32).reshape(_STACK, _SIDE, _SIDE)
-        self._held = [(left.copy(), np.empty_like(left)) for _ in range(threads)]
-
-    def __enter__(self) -> Control:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown()
+        self._run, _ = peaks.runtime_products("float32", _SIDE, threads)()
 
     def tick(self) -> float:
-        """Seconds that the slowest of the threads takes now: the median of five."""
-        taken = np.array(list(self._pool.map(self._repeat, self._held)))
-        return float(np.median(taken.max(axis=0)))
+        """Seconds that it takes now: the median of some runs, the first not counted, since threads wake in them."""
+        return statistics.median([self._once() for _ in range(_FIRST + _RUNS)][_FIRST:])
 
-    def _repeat(self, held: Arrays) -> list[float]:
-        left, out = held
-        taken = []
-        for _ in range(_REPEATS):
-            self._ready.wait()
-            started = time.perf_counter()
-            for _ in range(_PRODUCTS):
-                np.matmul(left, _RIGHT, out=out)
-            taken.append(time.perf_counter() - started)
-        return taken
+    def _once(self) -> float:
+        started = time.perf_counter()
+        self._run()
+        return time.perf_counter() - started
 
 
-def beside(cores: Mapping[int, int], stack: ExitStack) -> dict[int, Control]:
-    """Controls of as many threads as a cell keeps cores busy, by the cell's identity; of one thread the clock is it."""
-    made = {threads: stack.enter_context(Control(threads)) for threads in sorted(set(cores.values())) if threads > 1}
+def beside(cores: Mapping[int, int]) -> dict[int, Control]:
+    """Controls of as many threads as a cell keeps cores busy, by the cell's identity; of one thread the clock is it.
+
+    Without onnxruntime there are none.
+    """
+    try:
+        made = {threads: Control(threads) for threads in sorted(set(cores.values())) if threads > 1}
+    except ImportError:
+        return {}
     return {cell: made[threads] for cell, threads in cores.items() if threads in made}

@@ -278,10 +278,11 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
             if row.place(plan.device) == "cpu":
                 cores[id(cell)] = ceiling.cores(setting.threads, setting.streams, most)
     lookout = warnings.Lookout(max(places))
-    with ExitStack() as stack:
-        stack.callback(lambda: result.warnings.extend(lookout.warnings(result.ticks)))
-        watch = Witness(result.ticks, result.others, meters, lookout, control.beside(cores, stack))
+    watch = Witness(result.ticks, result.others, meters, lookout, control.beside(cores))
+    try:
         timing.measure_all(list(work.values()), plan.seconds, watch=watch)
+    finally:
+        result.warnings += lookout.warnings(result.ticks)
     for row in rows:
         for setting in row.cells:
             one = work[id(row), setting]
