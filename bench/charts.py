@@ -16,8 +16,11 @@ from penstock.bench.scales import Scale
 
 _WIDTH, _HEIGHT = 360, 256
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 26, 40
-_ROW, _BAR, _HEAD = 34, 12, 4
+_ROW, _BAR, _HEAD = 42, 12, 4
 _LETTERS = 52  # of the usual width, that fit beside each other
+_LETTER = 7.5  # how wide one of a label is at most
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def plot(
         add(svg, element("path", d=f"M{_LEFT} {up:.1f}H{_WIDTH - _RIGHT}", class_="limit"))
     for one in series:
         add(svg, _drawn(one, x, y))
-    return svg
+    return add(svg, *_labels(series, x, y))
 
 
 def _svg(key: str, title: str, description: str, height: float) -> Element:
@@ -120,20 +123,30 @@ def _drawn(one: Series, x: Scale, y: Scale) -> Element:
         add(group, *_whiskers(point, across, up, x, y))
         if point.marked:
             add(group, mark(one.style, point.hollow, across, up, point.says))
-        if point.label:
-            end = across > _WIDTH - 90
-            add(
-                group,
-                element(
-                    "text",
-                    point.label,
-                    x=across + (-7 if end else 7),
-                    y=up - 6,
-                    text_anchor="end" if end else None,
-                    class_="label",
-                ),
-            )
     return group
+
+
+def _labels(series: Sequence[Series], x: Scale, y: Scale) -> list[Element]:
+    """The points' labels, each where none stands yet, nor a mark; one for which there is no such place is left out."""
+    made: list[Element] = []
+    places = [(one, point, _across(x, point.x), _up(y, point.y)) for one in series for point in one.points]
+    taken = [(across - 4, up - 4, across + 4, up + 4) for _, point, across, up in places if point.marked]
+    for one, point, across, up in places:
+        wide = len(point.label) * _LETTER
+        for right, down in itertools.product((across <= _WIDTH - 90, across > _WIDTH - 90), (False, True)):
+            left = across + 6 if right else across - 6 - wide
+            box = (left, up + 4, left + wide, up + 14) if down else (left, up - 15, left + wide, up - 5)
+            if not point.label or any(_overlap(box, other) for other in taken):
+                continue
+            taken.append(box)
+            text = element("text", point.label, x=round(box[0], 1), y=round(box[3], 1), class_="label")
+            made.append(add(element("g", class_=colour(one.style)), text))
+            break
+    return made
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _whiskers(point: Point, across: float, up: float, x: Scale, y: Scale) -> list[Element]:
@@ -158,9 +171,10 @@ def bars(key: str, title: str, description: str, rows: Sequence[Bar], x: Scale, 
     svg = _svg(key, title, description, _rows_height(len(rows)))
     add(svg, *_rows_frame(x, len(rows)))
     base = _along(x, origin)
-    add(svg, element("path", d=f"M{base:.1f} {_HEAD}V{_HEAD + len(rows) * _ROW}", class_="limit"))
+    below = [f"M{base:.1f} {_HEAD + index * _ROW + 18}v{_ROW - 18}" for index in range(len(rows))]  # the words
+    add(svg, element("path", d="".join(below), class_="limit"))
     for index, row in enumerate(rows):
-        middle = _HEAD + index * _ROW + 24
+        middle = _HEAD + index * _ROW + 28
         end = _along(x, row.value)
         group = element("g", class_=colour(row.style))
         if filled:
@@ -198,7 +212,7 @@ def stacks(
     svg = _svg(key, title, description, _rows_height(len(rows)))
     add(svg, *_rows_frame(x, len(rows)))
     for index, (name, says, parts) in enumerate(rows):
-        top = _HEAD + index * _ROW + 18
+        top = _HEAD + index * _ROW + 22
         sums = list(itertools.accumulate(parts, initial=0.0))
         for style, (start, end) in enumerate(itertools.pairwise(sums)):
             left, right = _along(x, start), _along(x, end)
@@ -218,6 +232,8 @@ def _along(x: Scale, value: float) -> float:
 def _rows_frame(x: Scale, rows: int) -> list[Element]:
     grid, words = element("g", class_="grid"), element("g", class_="words")
     bottom = _HEAD + rows * _ROW
+    for index in range(1, rows):  # between two rows, so that a mark is seen to be of the name above it
+        add(grid, element("path", d=f"M6 {_HEAD + index * _ROW}H{_WIDTH - _RIGHT}"))
     for value, label in x.ticks:
         across = _along(x, value)
         add(grid, element("path", d=f"M{across:.1f} {_HEAD}V{bottom}"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.bench import contrast, facts, pairs, statistics
+from penstock.bench import contrast, facts, pairs, rounds, statistics
 from penstock.bench.contrast import Contrast
 from penstock.bench.facts import Change
 from penstock.bench.pairs import Item, Key, Pair
@@ -51,6 +51,11 @@ class Comparison:
     def regressions(self) -> list[Compared]:
         return [one for one in self.compared if one.verdict in ("slower", "worse")]
 
+    @property
+    def untold(self) -> list[Compared]:
+        """What is in both and could not be compared: there the new one may be slower, or not."""
+        return [one for one in self.compared if one.unable is not None]
+
 
 def compare(old: Result, new: Result, threshold: float) -> Comparison:
     """Compare what two results have in common.
@@ -64,7 +69,7 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
         threshold: the slow-down that counts at least, 0.05 for 5 %.
 
     Raises:
-        PenstockError: they are of two kinds, have nothing in common, or nothing that can be compared.
+        PenstockError: they are of two kinds, or have nothing in common.
     """
     before, after = pairs.items(old), pairs.items(new)
     both = [key for key in before if key in after]
@@ -74,9 +79,7 @@ def compare(old: Result, new: Result, threshold: float) -> Comparison:
     found = [pair for key in both for pair in pairs.of(before[key], after[key], old, new)]
     found += pairs.together([pair for pair in found if pair.model])
     able = sum(pair.unable is None for pair in found)
-    if not able:
-        raise PenstockError(f"--compare: nothing can be compared: {found[0].what}: {found[0].unable}; measure again")
-    confidence = 1 - FAMILY_ERROR / able
+    confidence = 1 - FAMILY_ERROR / max(1, able)
     differ = facts.changes(old.environment, new.environment)
     return Comparison(
         compared=tuple(_judged(pair, confidence, threshold) for pair in found),
@@ -103,7 +106,8 @@ def _judged(pair: Pair, confidence: float, threshold: float) -> Compared:
         verdict: Verdict = "worse" if _fails_more(*pair.failures, confidence) else "same"
         return Compared(pair.what, pair.figure, pair.old, pair.new, None, verdict)
     if pair.rounds is not None:
-        found = contrast.between(*pair.rounds, confidence, pair.loads)
+        beside = pair.counted.variance if pair.counted else 0.0
+        found = contrast.between(*pair.rounds, confidence, pair.loads, beside)
     else:
         assert pair.intervals is not None
         found = contrast.of_intervals(*pair.intervals, statistics.CONFIDENCE, confidence)
@@ -128,6 +132,10 @@ def _warnings(old: Result, new: Result, differ: list[Change], clocked: bool) -> 
         yield "the machines differ: what follows compares machines as much as programs"
     elif not old.environment or not new.environment:
         yield "a result tells nothing of its machine: whether the two are of the same one is not known"
+    if old == new:
+        yield "both files hold one and the same measurement"
+    if isinstance(old, Engines) and isinstance(new, Engines):
+        yield from rounds.peaks(old, new)
     if not clocked and isinstance(old, Engines):
         yield "no clock in both results: a machine that became slower looks like a slower program"
     for name, result in (("old", old), ("new", new)):

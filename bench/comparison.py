@@ -14,6 +14,8 @@ from rich.table import Table
 from penstock.bench.compare import FAMILY_ERROR, Compared, Comparison
 from penstock.files import write_whole, writing
 
+# The exit code where nothing is slower for certain, and not everything could be compared.
+UNTOLD = 4
 _WIDE = 132
 _WORDS = {"slower": "SLOWER", "worse": "MORE FAILURES", "faster": "faster", "same": "no change", "unsure": "none found"}
 
@@ -66,7 +68,7 @@ def _ratio(one: Compared) -> str:
 
 
 def _said(one: Compared) -> str:
-    return f"not compared: {one.unable}" if one.unable else _WORDS[one.verdict]
+    return "not compared" if one.unable else _WORDS[one.verdict]
 
 
 def verdict(found: Comparison) -> list[str]:
@@ -80,7 +82,12 @@ def verdict(found: Comparison) -> list[str]:
             f"in {len(wide)} of {len(able)} a slow-down of {found.threshold:.1%} or more could hide, of {most - 1:.1%} "
             "at most; a longer measurement (--seconds) on an idle machine shows smaller ones"
         )
-    worse = found.regressions
+    worse, untold = found.regressions, found.untold
+    for reason in dict.fromkeys(one.unable for one in untold):
+        lines.append(f"not compared: {_several([one.what for one in untold if one.unable == reason])}: {reason}")
+    if not able:
+        lines.append(f"too noisy to tell: none of {len(untold)} could be compared; measure again")
+        return lines
     if worse:
         told = ", ".join(f"{one.what} ({_measure(one)})" for one in worse[:3])
         more = f" and {len(worse) - 3} more" if len(worse) > 3 else ""
@@ -89,8 +96,14 @@ def verdict(found: Comparison) -> list[str]:
         lines.append(
             f"no regression: none of {len(able)} is slower by {found.threshold:.1%} or more and beyond noise "
             f"({1 - FAMILY_ERROR:.0%} intervals of all together)"
+            + (f"; of {len(untold)} more it cannot be told" if untold else "")
         )
     return lines
+
+
+def _several(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _measure(one: Compared) -> str:
@@ -101,7 +114,12 @@ def _measure(one: Compared) -> str:
 
 def as_dict(found: Comparison) -> dict[str, Any]:
     """The comparison for programs; seconds, and times as long."""
-    return {"penstock_comparison": 1, "regressions": len(found.regressions), **asdict(found)}
+    return {
+        "penstock_comparison": 1,
+        "regressions": len(found.regressions),
+        "untold": len(found.untold),
+        **asdict(found),
+    }
 
 
 def write_json(found: Comparison, path: Path) -> None:

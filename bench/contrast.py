@@ -38,7 +38,11 @@ class Contrast:
 
 
 def between(
-    old: Sequence[float], new: Sequence[float], confidence: float, loads: tuple[float, float] = (1, 1)
+    old: Sequence[float],
+    new: Sequence[float],
+    confidence: float,
+    loads: tuple[float, float] = (1, 1),
+    beside: float = 0.0,
 ) -> Contrast:
     """The contrast of two measurements, by their rounds.
 
@@ -52,6 +56,7 @@ def between(
         new: the same of the other.
         confidence: how often the interval holds the true contrast, as 0.99.
         loads: how many loads each side is the mean of.
+        beside: a variance to add, of what else is known to move the logarithm of the ratio.
 
     Raises:
         ValueError: fewer than `FEWEST` rounds on a side.
@@ -60,7 +65,7 @@ def between(
         raise ValueError(f"{len(old)} and {len(new)} rounds; both sides must have at least {FEWEST}")
     (before, spread, kept), (after, other, left) = _trimmed(old), _trimmed(new)
     spreads = spread + other
-    variance = spreads + sum(LOADING**2 / count + CLOCK**2 for count in loads)
+    variance = spreads + sum(LOADING**2 / count + CLOCK**2 for count in loads) + beside
     shares = spread**2 / (kept - 1) + other**2 / (left - 1)
     freedom = variance**2 / shares if shares > 0 else math.inf
     return _around(after - before, math.sqrt(variance), freedom, confidence)

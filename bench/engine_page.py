@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from penstock.bench import charts, engine_charts, facts, scales
+from penstock.bench import charts, engine_charts, facts, parts, scales
 from penstock.bench.charts import Point, Series
 from penstock.bench.markup import element
 from penstock.bench.pairs import shape
@@ -26,17 +27,10 @@ def title(result: Engines) -> str:
 def lead(result: Engines) -> list[Element]:
     """What it comes to, before everything else."""
     told = facts.of(result.environment)
-    where = " · ".join(
-        part
-        for part in (
-            told.get("cpu", ""),
-            f"{told['cores']} cores" if "cores" in told else "",
-            told.get("gpu.gpu", told.get("gpu", "")),
-            told.get("started", ""),
-        )
-        if part
-    )
-    found = [element("p", where, class_="soft")] if where else []
+    cores = f"{told['cores']} cores" if "cores" in told else ""
+    where = " · ".join(part for part in (told.get("cpu", ""), cores, told.get("gpu.gpu", told.get("gpu", ""))) if part)
+    started = element("span", told["started"], class_="whole") if "started" in told else None
+    found = [element("p", f"{where} · " if where and "started" in told else where, started, class_="soft")]
     if result.verdict:
         said = result.verdict.text or f"Fastest within the budget: {result.verdict.fastest}"
         found.append(element("p", said, class_="verdict"))
@@ -68,8 +62,24 @@ def _ceilings(result: Engines) -> list[Element]:
     if not content:
         content.append(element("p", "No share of a ceiling was recorded."))
     if result.ceiling:
-        content.append(listed(facts.of(result.ceiling)))
+        content.append(listed(_peaks(result.ceiling)))
     return content
+
+
+def _peaks(ceiling: dict[str, Any]) -> dict[str, str]:
+    """This machine's peaks, as people read them."""
+    found = {}
+    for where, kind, rate in facts.rates(ceiling, "operations_per_s"):
+        found[f"{_cores(where)}, {kind}"] = f"{rate / 1e9:,.0f} G operations/s"
+    for where, size, rate in facts.rates(ceiling, "bytes_per_s"):
+        if size.isdigit():
+            room = f"{int(size) >> 10:,} KiB" if int(size) < 2**20 else f"{int(size) >> 20:,} MiB"
+            found[f"{_cores(where)}, reading {room}"] = f"{rate / 1e9:,.0f} GB/s"
+    return {**found, "measured by": str(ceiling.get("measured", ""))} if found else facts.of(ceiling)
+
+
+def _cores(where: str) -> str:
+    return f"{where} core{'s' * (where != '1')}" if where.isdigit() else where
 
 
 def _all(result: Engines) -> Element:
@@ -87,7 +97,9 @@ def _all(result: Engines) -> Element:
     columns += ["samples", "rows/s", f"speed vs {result.reference or 'reference'}", "share of ceiling", "ceiling ms"]
     columns += ["in ms", "out ms", "J/row"]
     rows = [[row.name, row.precision, *_cell(cell)] for row, cell in result.cells()]
-    return table("all", Table("Every cell: latency, throughput, ratio, ceiling, transfers, energy", columns, rows))
+    return table(
+        "all", parts.told(Table("Every cell: latency, throughput, ratio, ceiling, transfers, energy", columns, rows))
+    )
 
 
 def _cell(cell: Cell) -> list[str]:
@@ -111,9 +123,8 @@ def interval(ends: Interval | None) -> str:
 def _costs(result: Engines) -> Element:
     columns = ["variant", "format", "precision", "accuracy", "samples", "agrees with source", "model MB", "load s"]
     columns += ["first call ms", "host MB", "device MB"]
-    return table(
-        "costs", Table("Every variant: accuracy, size, start, memory", columns, [_cost(r) for r in result.rows])
-    )
+    made = Table("Every variant: accuracy, size, start, memory", columns, [_cost(row) for row in result.rows])
+    return table("costs", parts.told(made))
 
 
 def _cost(row: Row) -> list[str]:

@@ -43,6 +43,31 @@ def of(environment: dict[str, Any]) -> dict[str, str]:
     return dict(_flat(environment, ""))
 
 
+def rates(ceiling: dict[str, Any], figure: str) -> Iterator[tuple[str, str, float]]:
+    """Where, of what, and how many a second, of a result's peaks; what is not such a figure is passed over.
+
+    Args:
+        ceiling: as it stands in the result's file.
+        figure: `operations_per_s` or `bytes_per_s`.
+    """
+    held = ceiling.get("peaks")
+    for where, peaks in held.items() if isinstance(held, dict) else ():
+        told = peaks.get(figure) if isinstance(peaks, dict) else None
+        for of_what, rate in told.items() if isinstance(told, dict) else ():
+            if isinstance(rate, int | float) and rate > 0:
+                yield str(where), str(of_what), float(rate)
+
+
+def label(name: str) -> str:
+    """A fact's name as people read it: `memory bytes`, `numpy` of `versions.numpy`, `GPU driver` of `gpu.driver`."""
+    first, _, rest = name.partition(".")
+    if rest and first in ("versions", "thread_variables"):
+        return rest
+    if first == "gpu":
+        return "GPU" if rest in ("", "gpu") else f"GPU {label(rest)}"
+    return name.replace("_", " ").replace(".", ", ")
+
+
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from penstock import cuda
 from penstock.bench import ceiling, verdict, warnings
 from penstock.bench.ceiling import Ceiling, Demand
+from penstock.bench.contrast import FEWEST
 from penstock.bench.measure import Result, Row, Setting
+from penstock.bench.rounds import steady, usable
 from penstock.bench.statistics import needed, percentile, ratio
 from penstock.bench.verdict import Candidate, Choice
 from penstock.bench.warnings import Warning
-from penstock.timing import Cell
+from penstock.timing import ROUNDS, Cell
 
 FORMAT = 1
 # What a ceiling may be passed by without a word: it is measured too.
@@ -120,6 +123,7 @@ def _cell(cell: Cell, setting: Setting, row: Row, bound: Ceiling | None, result:
         "ratio": _against(cell, setting, result),
         "steady": cell.steady,
         "rounds_s": cell.rounds,
+        "control": {"unit": "s", "rounds_s": cell.controls} if cell.controls else None,
     }
 
 
@@ -205,21 +209,27 @@ def _said(choices: dict[Setting, Choice], best: Setting, result: Result) -> str:
     theirs = _reference(result).cells.get(best)
     against = ""
     if theirs is not None and theirs.rounds and winner.name != result.reference:
-        against = f", {ratio(winner.cell.rounds, theirs.rounds).value:.2f} times as fast as {result.reference}"
+        times = ratio(winner.cell.rounds, theirs.rounds).value
+        against = f", by medians {times:.2f} times as fast as {result.reference}"
     text = (
         f"fastest within an accuracy drop of {result.plan.budget:g}: {winner.name}, "
         f"{winner.cell.rows_per_second:,.0f} rows/s at {said(best, result)}{against}"
     )
-    if choice.tied is not None and choice.lead is not None:
-        known = math.isfinite(choice.lead.high)
-        span = f"{choice.lead.low:.2f} to {choice.lead.high:.2f}" if known else "too few rounds to tell"
-        text += f"; {choice.tied.name} is no faster for certain ({span})"
-    others = [
-        f"{one.winner.name} at {said(setting, result)}"
-        for setting, one in choices.items()
-        if one.winner.name != winner.name
-    ]
-    return f"{text}; but {', '.join(others)}" if others else text
+    if choice.tied is not None:
+        text += f"; {_tie(choice)}"
+    for setting, one in choices.items():
+        if one.winner.name != winner.name:
+            text += f"; at {said(setting, result)} {one.winner.name}" + (f", as {_tie(one)}" if one.tied else "")
+    return text
+
+
+def _tie(choice: Choice) -> str:
+    """What the winner of a setting was preferred to."""
+    assert choice.tied is not None
+    assert choice.lead is not None
+    known = math.isfinite(choice.lead.high)
+    span = f"{choice.lead.low:.2f} to {choice.lead.high:.2f}" if known else "too few rounds to tell"
+    return f"{choice.tied.name} is no faster for certain ({span})"
 
 
 def said(setting: Setting, result: Result) -> str:
@@ -247,8 +257,25 @@ def _warnings(result: Result, rows: list[dict[str, Any]]) -> list[Warning]:
     highest = max(shares, key=lambda one: one[1], default=("", 0.0))
     if highest[1] > _CEILING:
         found.append(warnings.beyond(*highest))
+    found += _incomparable([(setting, cell) for _, setting, cell in cells], result.others)
     few = [cell for _, _, cell in cells if len(cell.samples) < needed(99.0)]
     if few:
-        fewest = min(len(cell.samples) for cell in few)
-        found.append(warnings.too_few(len(few), len(cells), fewest, result.plan.seconds))
+        fewest = min(few, key=lambda cell: len(cell.samples))
+        seconds = result.plan.seconds * min(1.0, len(fewest.rounds) / ROUNDS)  # an interrupt leaves fewer rounds
+        found.append(warnings.too_few(len(few), len(cells), len(fewest.samples), seconds))
     return found
+
+
+def _incomparable(cells: list[tuple[Setting, Cell]], others: list[float]) -> Iterator[Warning]:
+    """What `--compare` would refuse, said while it can be measured again."""
+    made, most = min((len(cell.rounds) for _, cell in cells), default=0), len(os.sched_getaffinity(0))
+    held: dict[int, list[Cell]] = {}
+    for setting, cell in cells:
+        held.setdefault(ceiling.cores(setting.threads, setting.streams, most), []).append(cell)
+    for threads, alike in held.items():
+        counted, _ = usable(made, threads, others, most)
+        ticks = [[tick for cell in alike if cell.controls for tick in cell.controls[number]] for number in counted]
+        if len(counted) < FEWEST:
+            yield warnings.incomparable(threads, len(counted), made)
+        elif any(ticks) and not steady(ticks):
+            yield warnings.packed(threads)

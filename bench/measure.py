@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from penstock import artifact, datasets, evaluation, replay, timing
 from penstock.artifact import Artifact
-from penstock.bench import ceiling, environment, footprint, peaks, warnings
+from penstock.bench import ceiling, control, environment, footprint, peaks, warnings
 from penstock.bench.energy import Meter
 from penstock.bench.footprint import Footprint
 from penstock.bench.peaks import Peaks
@@ -142,7 +142,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
         )
     on_gpu = any(row.place(plan.device) != "cpu" for row in able)
     result = Result(rows, _reference(able, reference), plan, environment.machine(plan.device, gpu=on_gpu), [])
-    _settings(able, plan)
+    result.notes += _settings(able, plan)
     for row in able:
         row.artifact.check_digests()
     try:
@@ -187,13 +187,17 @@ def _reference(rows: list[Row], wanted: str | None) -> str:
     return next((row.name for row in rows if row.artifact.receipt.precision == "fp32"), names[0])
 
 
-def _settings(rows: list[Row], plan: Plan) -> None:
-    """Give each row a cell for every setting that its signature takes."""
+def _settings(rows: list[Row], plan: Plan) -> list[str]:
+    """Give each row a cell for every setting that its signature takes; says which batch sizes it does not take."""
+    notes = []
     for row in rows:
         signature = row.artifact.receipt.signature
         for setting in plan.settings:
             if signature.min_batch <= setting.batch <= signature.max_batch:
                 row.cells[setting] = Cell(setting.batch, streams=setting.streams)
+        if left := sorted(set(plan.batches) - {setting.batch for setting in row.cells}):
+            takes = f"it takes {signature.min_batch} to {signature.max_batch} rows; penstock export --batch sets that"
+            notes.append(f"{row.name} not measured at batch {', '.join(map(str, left))}: {takes}")
     if not any(row.cells for row in rows):
         most = max(row.artifact.receipt.signature.max_batch for row in rows)
         least = min(row.artifact.receipt.signature.min_batch for row in rows)
@@ -203,6 +207,7 @@ def _settings(rows: list[Row], plan: Plan) -> None:
         raise PenstockError(
             f"--batch {','.join(map(str, plan.batches))}: every size is {why}; penstock export --batch sets that"
         )
+    return notes
 
 
 def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
@@ -268,18 +273,19 @@ def _time(rows: list[Row], runners: Runners, result: Result) -> None:
     held = {place: Meter(place) for place in places}
     result.energy = next((meter.source for meter in held.values() if meter.source), None)
     work: dict[tuple[int, Setting], Work] = {}
-    meters = {}
+    meters, cores, most = {}, {}, len(os.sched_getaffinity(0))
     for row in rows:
         inputs, _ = row.artifact.golden()
         for setting, cell in row.cells.items():
             given = runners[row.name, setting.threads][: setting.streams]
             work[id(row), setting] = Work(given, timing.feeds(inputs, setting.batch), cell)
             meters[id(cell)] = held[row.place(plan.device)]
+            if row.place(plan.device) == "cpu":
+                cores[id(cell)] = ceiling.cores(setting.threads, setting.streams, most)
     lookout = warnings.Lookout(max(places))
+    watch = Witness(result.ticks, result.others, meters, lookout, control.beside(cores))
     try:
-        timing.measure_all(
-            list(work.values()), plan.seconds, watch=Witness(result.ticks, result.others, meters, lookout)
-        )
+        timing.measure_all(list(work.values()), plan.seconds, watch=watch)
     finally:
         result.warnings += lookout.warnings(result.ticks)
     for row in rows:
@@ -296,4 +302,4 @@ def _even_out(rows: list[Row]) -> None:
     cells = [cell for row in rows for cell in row.cells.values() if cell.failure is None]
     whole = min((min(len(cell.rounds), len(cell.spans)) for cell in cells), default=0)
     for cell in cells:
-        del cell.rounds[whole:], cell.spans[whole:]
+        del cell.rounds[whole:], cell.spans[whole:], cell.controls[whole:]

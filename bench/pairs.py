@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.bench import contrast
+from penstock.bench import contrast, rounds
 from penstock.bench.recorded import Cell, Engines, Result, Row, Run, Server
+from penstock.bench.rounds import Counted
 
-# Cores that others may use in a round that counts: what they take out of caches and turns no clock gives back.
-_OTHERS = 0.25
 Key = tuple[str | int | float | None, ...]
 Item = tuple[Row, Cell] | tuple[Server, Run]
 
@@ -63,6 +62,7 @@ class Pair:
     intervals: tuple[tuple[float, float, float], tuple[float, float, float]] | None = None
     unable: str | None = None
     failures: tuple[int, int, int, int] | None = None  # failed and asked, old and new
+    counted: Counted | None = None
     loads: tuple[float, float] = (1, 1)
     model: str = ""
 
@@ -76,25 +76,24 @@ def of(before: Item, after: Item, old: Result, new: Result) -> Iterator[Pair]:
     assert isinstance(before[0], Row)
     assert isinstance(before[1], Cell)
     assert isinstance(after[1], Cell)
-    clocked = bool(old.clock.rounds_s and new.clock.rounds_s) and not _on_gpu(before[0], old)
-    sides = [_rounds(cell, result, clocked) for cell, result in ((before[1], old), (after[1], new))]
-    before_s, after_s = (
-        float(np.median([np.median(part) for part in cell.rounds_s])) for cell in (before[1], after[1])
-    )
-    unable = None
-    if min(map(len, sides)) < contrast.FEWEST:
-        busy = any(len(side) < len(cell.rounds_s) for side, cell in zip(sides, (before[1], after[1]), strict=True))
-        why = "others were on the cores" if busy else "a longer run has more"
-        unable = f"under {contrast.FEWEST} rounds that count: {why}"
-    loads = before[1].loads, after[1].loads
+    assert isinstance(old, Engines)
+    assert isinstance(new, Engines)
+    cells, on_gpu = (before[1], after[1]), _on_gpu(before[0], old)
+    clocked = bool(old.clock.rounds_s and new.clock.rounds_s) and not on_gpu
+    counted = rounds.count(cells, (old, new), on_gpu=on_gpu)
+    middle = [float(np.median([np.median(part) for part in cell.rounds_s])) for cell in cells]
     yield Pair(
         what,
         "median",
-        before_s,
-        after_s,
-        rounds=(sides[0], sides[1]),
-        unable=unable,
-        loads=loads,
+        middle[0],
+        middle[1],
+        rounds=(
+            rounds.figures(cells[0], old, counted.old, clocked=clocked),
+            rounds.figures(cells[1], new, counted.new, clocked=clocked),
+        ),
+        counted=counted,
+        unable=counted.unable,
+        loads=(cells[0].loads, cells[1].loads),
         model=before[0].name,
     )
 
@@ -105,16 +104,14 @@ def together(pairs: list[Pair]) -> list[Pair]:
     The geometric mean over cells, for each round. What loading anew does to a model it does to all cells of it, and
     differs from model to model.
     """
-    able = [pair.rounds for pair in pairs if pair.unable is None and pair.rounds]
-    lengths = [min(len(rounds[side]) for rounds in able) if able else 0 for side in (0, 1)]
-    models = len({pair.model for pair in pairs if pair.unable is None})
-    if len(able) < 2 or min(lengths) < contrast.FEWEST:
+    able = [pair for pair in pairs if pair.unable is None and pair.rounds and pair.counted]
+    models = len({pair.model for pair in able})
+    sides = [_common(able, side) for side in (0, 1)]
+    if len(able) < 2 or min(len(side[0]) for side in sides) < contrast.FEWEST:
         return []
-    means = [
-        np.exp(np.mean([np.log(rounds[side][: lengths[side]]) for rounds in able], axis=0)).tolist() for side in (0, 1)
-    ]
-    told = [float(np.exp(np.mean([np.log(pair.old if side == 0 else pair.new) for pair in pairs]))) for side in (0, 1)]
-    fewest = [min(pair.loads[side] for pair in pairs) * models for side in (0, 1)]
+    means = [np.exp(np.mean(np.log(side), axis=0)).tolist() for side in sides]
+    told = [float(np.exp(np.mean([np.log(pair.old if side == 0 else pair.new) for pair in able]))) for side in (0, 1)]
+    fewest = [min(pair.loads[side] for pair in able) * models for side in (0, 1)]
     return [
         Pair(
             f"all {len(able)} together",
@@ -122,41 +119,26 @@ def together(pairs: list[Pair]) -> list[Pair]:
             told[0],
             told[1],
             rounds=(means[0], means[1]),
+            counted=Counted((), (), variance=max(pair.counted.variance for pair in able if pair.counted)),
             loads=(fewest[0], fewest[1]),
         )
     ]
 
 
+def _common(pairs: list[Pair], side: int) -> list[list[float]]:
+    """The figures of each on one side, of the rounds that count in all of them."""
+    held = [
+        dict(zip((pair.counted.old, pair.counted.new)[side], pair.rounds[side], strict=True))
+        for pair in pairs
+        if pair.counted and pair.rounds
+    ]
+    numbers = sorted(set.intersection(*map(set, held))) if held else []
+    return [[figures[number] for number in numbers] for figures in held] or [[]]
+
+
 def _on_gpu(row: Row, result: Result) -> bool:
     """A GPU's speed has nothing to do with that of a core."""
     return row.format == "trt" or str(result.environment.get("device", "cpu")).startswith("cuda")
-
-
-def _rounds(cell: Cell, result: Engines | Server, clocked: bool) -> list[float]:
-    """A figure for each round that counts: the median of its runs, over the time of the clock.
-
-    Round by round where that makes the rounds more alike, as it does where the machine drifts meanwhile; else by the
-    clock's median, so that what a tick is off by spoils no round.
-    """
-    middle = [float(np.median(part)) for part in cell.rounds_s if part]
-    ticks, others = result.clock.rounds_s, result.clock.others_cores
-    if clocked and len(ticks) >= len(middle):
-        steady = steadied(ticks[: len(middle)])
-        whole = [seconds / float(np.median(ticks)) for seconds in middle]
-        single = [seconds / tick for seconds, tick in zip(middle, steady, strict=True)]
-        middle = single if contrast.spread(single) < contrast.spread(whole) else whole
-    if len(others) >= len(middle):
-        middle = [seconds for seconds, cores in zip(middle, others, strict=False) if cores <= _OTHERS]
-    return middle
-
-
-def steadied(ticks: Sequence[float]) -> list[float]:
-    """The median of each tick and its neighbours in time: the machine drifts, a single tick is at times hit.
-
-    A running median of three (Tukey 1977, "Exploratory Data Analysis", chapter 7), the ends by the two that there are.
-    """
-    around = [ticks[max(0, index - 1) : index + 2] for index in range(len(ticks))]
-    return [float(np.median(near) if len(near) == 3 else min(near)) for near in around]
 
 
 def _loads(what: str, old: Run, new: Run) -> Iterator[Pair]:

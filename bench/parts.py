@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element
 
-from penstock.bench import marks
+from penstock.bench import facts, marks
 from penstock.bench.charts import Series
 from penstock.bench.markup import element
 
@@ -28,6 +28,16 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     texts: frozenset[str] = frozenset()  # columns of words, not of numbers
+
+
+def told(made: Table) -> Table:
+    """The table without the columns that say nothing in any row."""
+    kept = [place for place in range(len(made.columns)) if not place or any(row[place] != "–" for row in made.rows)]
+    return replace(
+        made,
+        columns=[made.columns[place] for place in kept],
+        rows=[[row[place] for place in kept] for row in made.rows],
+    )
 
 
 def table(key: str, made: Table) -> Element:
@@ -87,7 +97,7 @@ def listed(found: Mapping[str, str]) -> Element:
     """Names and what they are."""
     items = []
     for name, value in found.items():
-        items += [element("dt", name.replace("_", " ")), element("dd", value)]
+        items += [element("dt", facts.label(name)), element("dd", value)]
     return element("dl", *items)
 
 

@@ -85,7 +85,7 @@ def _of_cores(cores: int) -> Peaks:
     products = {"float32": [_products(512)]}
     for kind, sides in (("float32", (256, 384)), ("int8", (256, 512))):
         with suppress(Exception):  # without onnxruntime, or its kernel, there is no figure
-            products.setdefault(kind, []).extend([_products_of_runtime(kind, side) for side in sides])
+            products.setdefault(kind, []).extend([runtime_products(kind, side) for side in sides])
     with ThreadPoolExecutor(cores) as threads:
         done = {kind: max(_best(threads, cores, make) for make in makes) for kind, makes in products.items()}
         read = {size: _best(threads, cores, _reads(size // cores)) for size in _BYTES}
@@ -141,12 +141,12 @@ def _reads(size: int) -> Make:
     return make
 
 
-def _products_of_runtime(kind: str, side: int) -> Make:
+def runtime_products(kind: str, side: int, threads: int = 1) -> Make:
     """The same by onnxruntime, whose kernels may be the faster ones, or uint8 times int8; the right one is a weight."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(_graph(kind, side), options, providers=["CPUExecutionProvider"])
     fed = {"a": np.ones((side, side), np.float32 if kind == "float32" else np.uint8)}

@@ -43,6 +43,12 @@ class Clock(_Part):
     others_cores: tuple[Seconds, ...] = ()  # what other processes used in each round
 
 
+class Control(_Part):
+    """Seconds that a fixed piece of work took before and after each round, with as many threads as the cell."""
+
+    rounds_s: tuple[tuple[Positive, Positive], ...] = ()
+
+
 class Ratio(_Part):
     """How many times as fast as the reference; without an interval where there were too few rounds."""
 
@@ -98,6 +104,7 @@ class Cell(Figures):
     share_of_ceiling: Seconds | None = None
     ratio: Ratio | None = None
     rounds_s: tuple[tuple[Positive, ...], ...] = ()
+    control: Control | None = None
     loads: int = Field(1, ge=1)  # in how many loads of the model the rounds were measured
 
 

@@ -42,7 +42,7 @@ def _head(figures: Figures) -> list[str]:
     head = (
         f"{facts['cpu']}, {facts['cores']} cores, load {facts['load_1min']}; {gpu}device {device}, "
         f"threads: {threads}; {facts['seconds']:g} s for each line in interleaved rounds; "
-        "copies to and from the runtime included"
+        "copies to and from the runtime included; times in ms"
     )
     return [head, *_ceiling(figures["ceiling"])]
 
@@ -111,21 +111,8 @@ def _speeds(figures: Figures) -> Table:
         "J/row": any(cell["joules_per_row"] is not None for cell in cells),
         "ceiling": any(cell["share_of_ceiling"] is not None for cell in cells),
     }
-    names = [
-        "batch",
-        "threads",
-        "streams",
-        "median ms",
-        "±",
-        "p90",
-        "p95",
-        "p99",
-        "n",
-        "gpu ms",
-        "copies",
-        "rows/s",
-        "J/row",
-    ]
+    timed = ("median ms", "±", "p90", "p95", "p99", "n", "gpu ms", "copies")
+    names = ["batch", "threads", "streams", *timed, "rows/s", "J/row"]
     names = [name for name in (*names, "ceiling") if optional.get(name, True)]
     table = _table("variant", names)
     table.add_column(f"speed vs {figures['reference']}", justify="right", overflow="fold")

@@ -14,12 +14,15 @@ import numpy as np
 
 from penstock import cuda, machine
 from penstock.bench import energy
+from penstock.bench.contrast import FEWEST
 from penstock.bench.statistics import needed
 
 # Cores that others may have without a word, shares of time that may be stolen, and by how much a machine may change.
 _OTHERS, _STOLEN, _DRIFT = 0.15, 0.01, 0.10
 # A run that takes so many times the median is an outlier; one in a thousand is to be expected of any machine.
 _FAR, _OUTLIERS = 3.0, 0.001
+# So many of them move the median too.
+_MANY = 0.05
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 _STAT = Path("/proc/stat")
 # NVML's reasons for a lower clock that a measurement suffers from: power caps, heat, and the hardware's own brakes.
@@ -114,11 +117,12 @@ def of_samples(parts: Iterable[tuple[str, Sequence[float]]]) -> list[Warning]:
             worst = (name, float(far.mean()), float(np.max(samples) / np.median(samples)))
     if not worst[0]:
         return []
+    feels = "the median and the ratios hardly feel it" if worst[1] <= _MANY else "so many move the median too"
     return [
         Warning(
             f"{worst[0]}: {worst[1]:.1%} of its runs took more than {_FAR:g} times the median, the longest "
             f"{worst[2]:.0f} times",
-            "keep other work off these cores (taskset, isolated cores); the median and the ratios hardly feel it",
+            f"keep other work off these cores (taskset, isolated cores); {feels}",
         )
     ]
 
@@ -129,6 +133,25 @@ def unsteady(names: Sequence[str]) -> Warning:
     return Warning(
         f"{names[0]}{others}: the rounds began though no three windows had come within 5 % of each other",
         "a longer --seconds; if it stays so, look at what else the machine does",
+    )
+
+
+def incomparable(threads: int, count: int, rounds: int) -> Warning:
+    """Lines of so many threads that cannot be compared with another result's: others were at work, or it was cut."""
+    of = f"of lines with {threads} thread{'s' * (threads != 1)} "
+    why = "others were on the cores in the rest" if count < rounds else "it was broken off"
+    return Warning(
+        f"{of}{count} of {rounds} rounds can be compared with another result (--compare), which takes {FEWEST}: {why}",
+        "stop what else runs, and measure again" if count < rounds else "measure again",
+    )
+
+
+def packed(threads: int) -> Warning:
+    """Lines of several threads whose cores did not run alike all the time."""
+    return Warning(
+        f"the machine's speed with {threads} threads changed meanwhile: lines of so many cannot be compared with "
+        "another result (--compare)",
+        "--threads 1 measures what can be; or measure on a machine whose cores are its own",
     )
 
 

@@ -28,7 +28,8 @@ class Cell:
 
     `streams` is how many callers were at it at once, each with a runner of its own or a place in one; `spans` are the
     seconds that their rounds took from the first start to the last end. `steady` says whether the warm-up ended by
-    itself, `failure` why there are no rounds. `joules` is what all rounds took, where that is known.
+    itself, `failure` why there are no rounds. `joules` is what all rounds took, where that is known. `controls` are the
+    seconds that a control took before and after each round, where one was run.
     """
 
     batch: int
@@ -38,6 +39,7 @@ class Cell:
     steady: bool = True
     failure: str | None = None
     joules: float | None = None
+    controls: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def samples(self) -> list[float]:
@@ -150,8 +152,8 @@ def _failing(cell: Cell, tolerant: bool) -> Iterator[None]:
         if not tolerant:
             raise
         cell.failure = str(error) if isinstance(error, PenstockError) else first_line(error)
-        cell.rounds.clear()
-        cell.spans.clear()
+        for held in (cell.rounds, cell.spans, cell.controls):
+            held.clear()
 
 
 def _warm_up(one: Work, threads: ThreadPoolExecutor) -> None:

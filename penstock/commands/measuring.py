@@ -70,12 +70,15 @@ def bench(
     csv: Annotated[Path | None, _reports(help="Write a line for each cell or run to this file.")] = None,
     html: Annotated[Path | None, _reports(help="Write a page with charts to this file.")] = None,
     recorded: Annotated[
-        Path | None, _reports("--from", help="Measure nothing: make the reports from what --json wrote.")
+        Path | None,
+        _reports("--from", help="Measure nothing: make the reports from what --json wrote, or show the tables again."),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
         _reports(
-            metavar="OLD NEW", help="Compare two files of --json; exits with 1 if the new one is slower, beyond noise."
+            metavar="OLD NEW",
+            help="Compare two files of --json; exits with 1 if the new one is slower beyond noise, with 4 if too noisy "
+            "to tell.",
         ),
     ] = None,
     threshold: Annotated[
@@ -111,7 +114,8 @@ def bench(
 
     Exit codes: 0 all was measured, and answered rightly; 1 a server's answers failed or were wrong, no rate kept
     --slo-ms, or --compare found a slow-down; 2 nothing was measured (bad input); 3 some was not: an artifact failed, or
-    the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
+    the server was lost; 4 --compare found no slow-down, and not all could be told (too noisy: measure again); 130
+    interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
     given = dict(locals())
     files = reporting.Files(json, csv, html, logs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_of
 from collections.abc import Callable
 from dataclasses import dataclass
 from json import dumps
@@ -70,14 +71,23 @@ def tell(show: Callable[[], None], content: dict[str, Any], files: Files) -> Non
 
 
 def again(source: Path, csv: Path | None, html: Path | None) -> None:
-    """The reports of a measurement from its file."""
-    if csv is None and html is None:
-        raise PenstockError(f"--from {source}: say what to make of it: --html report.html, --csv table.csv, or both")
+    """The reports of a measurement from its file; without any, the tables of artifacts."""
     recorded = import_stage("penstock.bench.recorded", "bench")
-    _write(recorded.read(source, "--from"), csv, html)
+    found = recorded.read(source, "--from")
+    _write(found, csv, html)
     for path in (csv, html):
         if path is not None:
             say(f"wrote {path}")
+    if csv is None and html is None:
+        if found.kind != "engines":
+            raise PenstockError(
+                f"--from {source}: say what to make of it: --html report.html, --csv table.csv, or both"
+            )
+        report = import_stage("penstock.bench.report", "bench")
+        try:
+            report.show_figures(json_of.loads(source.read_bytes()))
+        except (KeyError, TypeError) as error:  # of another version
+            raise PenstockError(f"--from {source}: has no {error} for the tables; give --html or --csv") from None
 
 
 def _write(result: Any, csv: Path | None, html: Path | None) -> None:
@@ -88,7 +98,7 @@ def _write(result: Any, csv: Path | None, html: Path | None) -> None:
 
 
 def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
-    """Compare two files, print what there is to say, and exit with 1 if the new one is slower."""
+    """Compare two files, print what there is to say; exit with 1 if the new one is slower, 4 if that cannot be told."""
     recorded = import_stage("penstock.bench.recorded", "bench")
     comparison = import_stage("penstock.bench.comparison", "bench")
     old, new = (recorded.read(path, "--compare") for path in files)
@@ -97,5 +107,5 @@ def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None
     if json is not None:
         comparison.write_json(found, json)
     comparison.show(found)
-    if found.regressions:
-        raise typer.Exit(1)
+    if found.regressions or found.untold:
+        raise typer.Exit(1 if found.regressions else comparison.UNTOLD)

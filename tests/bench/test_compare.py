@@ -118,20 +118,96 @@ def test_too_few_rounds_are_not_compared() -> None:
 
 def test_where_nothing_can_be_compared_there_is_no_verdict() -> None:
     few = recorded.parse(samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=4)])]))
-    with pytest.raises(PenstockError, match="nothing can be compared: a, batch 1, 1 thread: under 5 rounds that count"):
-        compare(few, few, 0.05)
+    found = compare(few, few, 0.05)
+    assert [one.unable for one in found.untold] == ["under 5 rounds that count: a longer run has more"]
+    assert not found.regressions
 
 
 def test_rounds_in_which_others_were_on_the_cores_do_not_count() -> None:
     def busy(rounds: int, slow: float) -> recorded.Result:
         made = samples.cell(8, 1e-3)
         made["rounds_s"][:rounds] = [[value * slow for value in part] for part in made["rounds_s"][:rounds]]
-        clock = {"rounds_s": [1e-3] * 10, "others_cores": [1.0] * rounds + [0.0] * (10 - rounds)}
+        clock = {"rounds_s": [1e-3] * 10, "others_cores": [1.8] * rounds + [0.0] * (10 - rounds)}
         return recorded.parse(samples.engines([samples.row("a", [made])], clock=clock))
 
     assert compare(busy(0, 1), busy(5, 1.5), 0.05).compared[0].verdict in ("same", "unsure")
-    with pytest.raises(PenstockError, match="under 5 rounds that count: others were on the cores"):
-        compare(busy(0, 1), busy(6, 1.5), 0.05)
+    found = compare(busy(0, 1), busy(6, 1.5), 0.05)
+    assert [one.unable for one in found.untold] == ["under 5 rounds that count: others were on the cores"]
+    itself = compare(busy(10, 1.5), busy(10, 1.5), 0.05)
+    assert not itself.untold
+    assert not itself.regressions
+    assert "both files hold one and the same measurement" in itself.warnings
+
+
+def test_one_thread_is_compared_beside_others_that_leave_it_half_a_core_within_a_wider_interval() -> None:
+    def beside(seconds: float, others: float, seed: int = 0) -> recorded.Result:
+        clock = {"rounds_s": [1e-3] * 10, "others_cores": [others] * 10}
+        return recorded.parse(samples.engines([samples.row("a", [samples.cell(8, seconds, seed)])], clock=clock))
+
+    (alone,), (among,) = (compare(beside(1e-3, others), beside(1e-3, others, 1), 0.05).compared for others in (0, 1.4))
+    assert alone.contrast is not None
+    assert among.contrast is not None
+    assert among.contrast.high > alone.contrast.high * 1.05
+    assert not compare(beside(1e-3, 1.4), beside(1.1e-3, 1.4, 1), 0.05).regressions
+    assert compare(beside(1e-3, 1.4), beside(1.4e-3, 1.4, 1), 0.05).regressions
+
+
+def of_threads(
+    threads: int | None, seconds: float, control: tuple[float, ...] | None = (1e-3,), **more: Any
+) -> recorded.Result:
+    """A measurement of one cell of so many threads, its control taking one of `control` in turns."""
+    made = {**samples.cell(8, seconds), "threads": threads}
+    if control is not None:
+        turns = [control[number % len(control)] for number in range(2 * samples.ROUNDS)]
+        made["control"] = {"rounds_s": list(zip(turns[::2], turns[1::2], strict=True))}
+    return recorded.parse(samples.engines([samples.row("a", [made])], **more))
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+def test_where_several_threads_ran_at_another_speed_no_cell_of_them_is_slower(threads: int | None) -> None:
+    """The clock of one thread is the same in both."""
+    found = compare(of_threads(threads, 1e-3), of_threads(threads, 1.7e-3, (1.8e-3,)), 0.05)
+    assert [(one.verdict, one.unable) for one in found.compared] == [
+        (
+            "unsure",
+            "the machine itself ran at 0.56 of its speed with 2 threads; measure both again, or both with --threads 1",
+        )
+    ]
+
+
+def test_a_control_that_did_not_hold_still_compares_nothing_of_several_threads() -> None:
+    moved = of_threads(2, 1e-3, (1e-3, 1e-3, 1e-3, 1.8e-3))
+    for old, new, name in ((moved, of_threads(2, 1.7e-3), "old"), (of_threads(2, 1.7e-3), moved, "new")):
+        (one,) = compare(old, new, 0.05).compared
+        assert one.unable is not None
+        assert one.unable.startswith(f"the machine's speed with 2 threads changed within the {name} result")
+    assert compare(of_threads(1, 1e-3, None), of_threads(1, 1.2e-3, None), 0.05).regressions
+
+
+def test_cells_of_several_threads_are_compared_where_their_control_held_still() -> None:
+    assert compare(of_threads(2, 1e-3), of_threads(2, 1.2e-3, (1.01e-3,)), 0.05).regressions
+    assert not compare(of_threads(2, 1e-3), of_threads(2, 1e-3, (1.01e-3,)), 0.05).untold
+
+
+def test_the_interval_holds_what_the_control_moved_by() -> None:
+    still, moved = (
+        compare(of_threads(2, 1e-3), of_threads(2, 1.1e-3, (control,)), 0.05).compared[0].contrast
+        for control in (1e-3, 1.04e-3)
+    )
+    assert still is not None
+    assert moved is not None
+    assert moved.high / moved.low > 1.1 * still.high / still.low
+
+
+def test_without_a_control_several_threads_are_not_compared_and_the_measured_peaks_are() -> None:
+    def peaks(rate: float) -> dict[str, Any]:
+        return {"ceiling": {"peaks": {"2": {"operations_per_s": {"float32": rate}, "bytes_per_s": {}}}}}
+
+    found = compare(of_threads(None, 1e-3, None, **peaks(5e11)), of_threads(None, 1.7e-3, **peaks(2.4e11)), 0.05)
+    assert [one.unable for one in found.compared] == [
+        "no control of 2 threads in the old result; measure both again, or both with --threads 1"
+    ]
+    assert any("peak of 2 cores was 500 G operations/s in the old result and 240 G" in one for one in found.warnings)
 
 
 def test_what_is_too_little_in_each_cell_is_found_of_all_together() -> None:

@@ -78,7 +78,7 @@ def test_json_has_the_whole_comparison(tmp_path: Path) -> None:
     [
         (["--threshold", "0.1"], "--threshold: means something only with --compare OLD NEW"),
         ([], "bench needs artifacts or a server's URL to measure"),
-        (["--from", "old.json"], "--from old.json: say what to make of it"),
+        (["--from", "old.json"], "--from old.json: cannot be read"),
         (["--compare", "old.json", "new.json", "--batch", "8"], "cannot be given together with --batch"),
         (["--compare", "old.json", "new.json", "--html", "a.html"], "cannot be given together with --html"),
         (["models", "--compare", "old.json", "new.json"], "cannot be given together with an artifact or a server"),
@@ -104,4 +104,50 @@ def test_a_figure_that_was_not_compared_says_why(capsys: pytest.CaptureFixture[s
     rows = [samples.row("a", [samples.cell(1, 1e-3, rounds=3), samples.cell(8, 1e-3)])]
     few = recorded.parse(samples.engines(rows))
     comparison.show(compare.compare(few, few, 0.05))
-    assert "not compared: under 5 rounds that count" in capsys.readouterr().out
+    assert "not compared: a, batch 1, 1 thread: under 5 rounds that count" in capsys.readouterr().out
+
+
+def test_too_noisy_to_tell_has_an_exit_code_of_its_own_and_says_what_to_do(tmp_path: Path) -> None:
+    busy = {"rounds_s": [1e-3] * 10, "others_cores": [1.8] * 10}
+    done = bench("--compare", *files(tmp_path, clock=busy), "--json", tmp_path / "c.json")
+    assert done.exit_code == comparison.UNTOLD == 4, done.output
+    assert done.output.splitlines()[-2:] == [
+        "not compared: net, batch 8, 1 thread and 1 more: under 5 rounds that count: others were on the cores",
+        "too noisy to tell: none of 2 could be compared; measure again",
+    ]
+    assert json.loads((tmp_path / "c.json").read_text())["untold"] == 2
+
+
+def test_what_is_slower_exits_with_1_beside_what_cannot_be_told(tmp_path: Path) -> None:
+    old, new = (
+        samples.engines([samples.row("a", [samples.cell(1, 1e-3, rounds=3), samples.cell(8, seconds)])])
+        for seconds in (1e-3, 1.3e-3)
+    )
+    for name, content in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    assert bench("--compare", tmp_path / "old.json", tmp_path / "new.json").exit_code == 1
+    (tmp_path / "new.json").write_text(json.dumps({**old, "reference": "a"}))
+    done = bench("--compare", tmp_path / "old.json", tmp_path / "new.json")
+    assert done.exit_code == 4, done.output
+    assert "no regression: none of 1 is slower" in done.output
+    assert done.output.splitlines()[-1].endswith("; of 1 more it cannot be told")
+
+
+def test_a_file_is_no_slower_than_itself_whoever_was_on_the_cores(tmp_path: Path) -> None:
+    _, new = files(tmp_path, clock={"rounds_s": [1e-3] * 10, "others_cores": [1.8] * 10})
+    done = bench("--compare", new, new)
+    assert done.exit_code == 0, done.output
+    assert "warning: both files hold one and the same measurement" in done.output
+
+
+def test_a_file_alone_shows_the_tables_of_artifacts_again(tmp_path: Path, repository: Path) -> None:
+    made = bench(repository / "digits-onnx-fp32", "--batch", "1", "--seconds", "0.1", "--json", tmp_path / "a.json")
+    *shown, wrote = made.output.splitlines()
+    assert wrote == f"wrote {tmp_path / 'a.json'}"
+    assert bench("--from", tmp_path / "a.json").output.splitlines() == shown
+    old, _ = files(tmp_path)
+    done = bench("--from", old)
+    assert isinstance(done.exception, PenstockError)
+    assert "for the tables; give --html or --csv" in str(done.exception)
+    old.write_text(json.dumps(samples.server()))
+    assert "say what to make of it" in str(bench("--from", old).exception)

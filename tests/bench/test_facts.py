@@ -46,3 +46,22 @@ def test_the_machine_comes_first_and_what_is_not_told_is_a_difference() -> None:
 
 def test_a_payload_is_not_a_load() -> None:
     assert [change.fact for change in facts.changes({"payload": "a"}, {"payload": "b"})] == ["payload"]
+
+
+def test_labels_are_words_and_not_keys() -> None:
+    names = (
+        "memory_bytes",
+        "versions.numpy",
+        "thread_variables.OMP_NUM_THREADS",
+        "gpu.gpu",
+        "gpu.power_limit_w",
+        "a.b",
+    )
+    shown = ["memory bytes", "numpy", "OMP_NUM_THREADS", "GPU", "GPU power limit w", "a, b"]
+    assert [facts.label(name) for name in names] == shown
+
+
+def test_peaks_that_are_no_figures_are_passed_over() -> None:
+    peaks = {"2": {"bytes_per_s": {"4": 1.0, "8": "x", "16": -1}}, "1": 3, "cuda:0": {"bytes_per_s": None}}
+    assert list(facts.rates({"peaks": peaks}, "bytes_per_s")) == [("2", "4", 1.0)]
+    assert list(facts.rates({"peaks": 7}, "bytes_per_s")) == []

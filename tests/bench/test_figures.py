@@ -182,3 +182,54 @@ def test_columns_appear_where_they_say_something(result: Result, capsys: pytest.
         )
     ]
     assert all(len(line) <= 140 for line in table)
+
+
+def test_another_setting_s_winner_is_named_with_the_faster_one_it_was_preferred_to(result: Result) -> None:
+    one = Setting(1)
+    result.rows[0].cells[one] = cell(0.0010, batch=1)
+    result.rows[1].cells[one] = cell(0.00099, batch=1)
+    result.plan = replace(result.plan, batches=(1, 8))
+    text = figures.as_dict(result)["verdict"]["text"]
+    assert "digits-onnx-int8, 8,000 rows/s at batch 8, by medians 2.00 times as fast as digits-onnx-fp32" in text
+    assert text.endswith("; at batch 1 digits-onnx-fp32, as digits-onnx-int8 is no faster for certain (1.01 to 1.01)")
+
+
+def told(result: Result) -> list[str]:
+    return [f"{one['text']}; {one['remedy']}" for one in figures.as_dict(result)["warnings"]]
+
+
+def test_it_is_said_at_once_how_many_rounds_can_be_compared(result: Result) -> None:
+    assert not any("--compare" in one for one in told(result))
+    result.others = [0.0, 0.1, 0.2, *[1.0] * 7]
+    assert told(result) == [
+        "of lines with 2 threads 3 of 10 rounds can be compared with another result (--compare), which takes 5: others "
+        "were on the cores in the rest; stop what else runs, and measure again"
+    ]
+
+
+def test_rounds_beside_others_that_leave_one_thread_half_a_core_can_be_compared(result: Result) -> None:
+    for row in result.rows:
+        row.cells = {Setting(8, 1): row.cells[ONE]}
+    result.others = [1.4] * 10
+    assert not told(result)
+    result.others = [1.7] * 10
+    assert told(result)[0].startswith("of lines with 1 thread 0 of 10 rounds can be compared")
+
+
+def test_cores_whose_speed_together_changed_are_warned_of(result: Result) -> None:
+    result.rows[0].cells[ONE].controls = [(1e-3, 1.01e-3)] * 10
+    assert not told(result)
+    result.rows[0].cells[ONE].controls = [(1e-3, 1e-3), (1e-3, 2e-3)] * 5
+    assert told(result) == [
+        "the machine's speed with 2 threads changed meanwhile: lines of so many cannot be compared with another result "
+        "(--compare); --threads 1 measures what can be; or measure on a machine whose cores are its own"
+    ]
+
+
+def test_a_remedy_for_too_few_samples_counts_the_rounds_that_were_made(result: Result) -> None:
+    """Two of ten rounds in 1 s: 40 runs took a fifth of it."""
+    for row in result.rows:
+        row.cells[ONE] = cell(0.002, runs=20, rounds=2)
+    result.interrupted = True
+    (few,) = [one for one in told(result) if "p99" in one]
+    assert few.endswith("; --seconds 4 gives it to all of them")

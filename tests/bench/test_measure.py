@@ -51,6 +51,17 @@ def test_the_machine_s_clock_is_read_in_every_round(result: module.Result) -> No
     assert all(0 < tick < 1 for tick in result.ticks)
 
 
+def test_a_control_of_as_many_threads_is_read_around_each_turn_of_several(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    found = measure([repository / "digits-onnx-fp32"], Plan(batches=(2,), seconds=0.02, threads=(1, 2)))
+    one, two = found.rows[0].cells.values()
+    assert one.controls == []
+    assert len(two.controls) == ROUNDS
+    assert all(0 < tick < 1 for ticks in two.controls for tick in ticks)
+
+
 def test_threads_and_streams_make_settings_of_their_own(repository: Path) -> None:
     plan = Plan(batches=(2,), seconds=0.02, threads=(1, 2), streams=(1, 2))
     found = measure([repository / "digits-onnx-fp32"], plan)
@@ -272,6 +283,7 @@ def test_a_bare_file_is_refused(tmp_path: Path) -> None:
 def test_only_batches_that_the_signature_takes_are_measured(repository: Path) -> None:
     both = measure([repository / "digits-onnx-fp32"], Plan(batches=(2, 100_000), seconds=0.01))
     assert list(both.rows[0].cells) == [Setting(2)]
+    assert both.notes[0].startswith("digits-onnx-fp32 not measured at batch 100000: it takes 1 to ")
     with pytest.raises(PenstockError, match=r"--batch 100000: every size is over the artifacts' largest batch"):
         measure([repository / "digits-onnx-fp32"], Plan(batches=(100_000,)))
 

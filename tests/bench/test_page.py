@@ -325,3 +325,24 @@ def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         page.write(recorded.parse(samples.engines()), tmp_path / "gone" / "a.html")
     page.write(recorded.parse(samples.engines()), tmp_path / "a.html")
     assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    shown = text_of(samples.engines())
+    assert "J/row" not in shown
+    rows = [samples.row("net", [{**samples.cell(1, 1e-3), "joules_per_row": 0.5}])]
+    assert "J/row" in text_of(samples.engines(rows))
+
+
+def test_peaks_are_told_in_words() -> None:
+    peaks = {"2": {"operations_per_s": {"int8": 4e11}, "bytes_per_s": {"262144": 5e10, "2097152": 2e10}}}
+    shown = text_of(samples.engines(ceiling={"peaks": peaks, "measured": "by products"}))
+    for words in (
+        "2 cores, int8",
+        "400 G operations/s",
+        "2 cores, reading 256 KiB",
+        "2 cores, reading 2 MiB",
+        "20 GB/s",
+    ):
+        assert words in shown
+    assert "peaks.2" not in shown

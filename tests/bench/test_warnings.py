@@ -77,3 +77,9 @@ def test_a_remedy_for_too_few_samples_would_be_enough() -> None:
 def test_lines_that_never_settled_are_named() -> None:
     assert unsteady(["a at batch 1"]).text.startswith("a at batch 1: ")
     assert unsteady(["a at batch 1", "b", "c"]).text.startswith("a at batch 1 and 2 more: ")
+
+
+def test_many_outliers_are_not_said_to_leave_the_median_alone() -> None:
+    few, many = (of_samples([("a", [1.0] * (1000 - far) + [9.0] * far)])[0].remedy for far in (20, 260))
+    assert few.endswith("the median and the ratios hardly feel it")
+    assert many.endswith("so many move the median too")
