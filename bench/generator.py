@@ -229,7 +229,9 @@ class Run:
             self._resting.append((read + _REST_S, slot))
         measured = self._from <= due < self._to
         if failure is not None:
-            if measured:
+            if answer is None:
+                self._unanswered(due, failure, read)
+            elif measured:
                 tally.failures[failure] += 1
             return
         tally.arrived += self._from <= read < self._to
@@ -242,6 +244,16 @@ class Run:
                 self._late += 1
             if self._timed and answer is not None:
                 self._time(answer.head)
+
+    def _unanswered(self, due: float, failure: str, now: float) -> None:
+        """Count one that got no answer; also of the warm-up, if it was under way while it was measured.
+
+        Who hangs from the warm-up on would else be counted nowhere, since its slot sends nothing more.
+        """
+        if due < self._from <= now:
+            self.tally.requests += 1
+        if due < self._to and now >= self._from:
+            self.tally.failures[failure] += 1
 
     def _time(self, head: Head) -> None:
         """What the server says of its stages (Server-Timing, in milliseconds)."""
@@ -282,8 +294,7 @@ class Run:
             self._road.drop(slot)
             self._busy.discard(slot)
             self._resting.append((now, slot))
-            if self._from <= self._due[slot] < self._to:
-                self.tally.failures["timeout"] += 1
+            self._unanswered(self._due[slot], "timeout", now)
         limit = self._to + min(_GRACE_S, self._order.timeout_s)
         while self._backlog and (self._backlog[0] < oldest or now > limit):
             measured = self._backlog.popleft() >= self._from

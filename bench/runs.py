@@ -116,6 +116,8 @@ def split(tally: Tally, stages: Stages | None) -> dict[str, float] | None:
 def void(run: Run) -> str | None:
     """Why a run says nothing of the server: the generator was what was measured. None where it counts."""
     generator = run["generator"]
+    if not run["requests"] and not run["ended"]:
+        return "no request was due while it was measured"
     if generator["busiest_core"] >= _BUSY:
         return f"a generator took {generator['busiest_core']:.0%} of a core: it may be what was measured"
     late, slowest = generator["late_p99_s"], run["p99_s"]
@@ -148,7 +150,11 @@ def warnings(run: Run, most: int) -> list[dict[str, str]]:
         most: connections that an open loop may open.
     """
     found, name, generator = list[tuple[str, str]](), load(run), run["generator"]
-    if run["void"]:
+    if not run["requests"] and not run["ended"]:
+        found.append(
+            (f"{name}: void: {run['void']}", "a longer --seconds: answers take longer, or the rate is too low")
+        )
+    elif run["void"]:
         more = 2 * generator["processes"]
         found.append(
             (

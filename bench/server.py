@@ -337,7 +337,7 @@ def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -
 
 
 def exit_code(result: dict[str, Any]) -> int:
-    """0 all is well; 1 requests failed or were wrong, or no rate kept the limit; 3 the server was lost; 130 ^C."""
+    """0 all is well; 1 some failed or were wrong, a run had none, or no rate kept the limit; 3 it was lost; 130 ^C."""
     if result["interrupted"]:
         return 130
     if result["lost"]:
@@ -348,4 +348,4 @@ def exit_code(result: dict[str, Any]) -> int:
         run for run in judged if run["purpose"] == "confirm"
     ][-1:]
     wrong = any("wrong" in run["failures"] for run in result["runs"])
-    return int(missed or wrong or any(runs.failed(run) for run in kept))
+    return int(missed or wrong or any(runs.failed(run) or not run["requests"] for run in kept))

@@ -17,6 +17,7 @@ _SUMS = ("client_s", "waited_s", "server_s", "queue_s", "compute_s")
 class Tally:
     """Counts are of requests that were due while it was measured, seconds of those that were answered rightly.
 
+    One of the warm-up that was under way when measuring began counts too if it was never answered.
     `latencies` run from the moment at which a request was due to the one at which its answer was read; `moments` are
     when they were due, in seconds from the begin of measuring. `late` is from the due moment to the sending, of those
     that had a connection. `arrived` counts right answers that were read while it was measured, whenever they were due.

@@ -29,6 +29,8 @@ class Behaviour:
     refuse_every: int = 0
     delay_s: float = 0.0
     hang: bool = False
+    hang_at: int = 0
+    hang_from: int = 1 << 60
     chunked: bool = False
     closes: bool = False
     extensions: tuple[str, ...] = ()
@@ -36,6 +38,8 @@ class Behaviour:
     jitter: bool = False
     stall_at: float = float("inf")
     stall_s: float = 0.0
+    slow_from: int = 1 << 60
+    slow_s: float = 0.0
 
 
 @dataclass
@@ -112,12 +116,12 @@ class Toy:
         with self.lock:
             self.answered += 1
             number = self.answered
-        if told.hang:
+        if told.hang or number == told.hang_at or number >= told.hang_from:
             time.sleep(30)
         if time.monotonic() > told.stall_at:
             told.stall_at = float("inf")
             time.sleep(told.stall_s)
-        time.sleep(told.delay_s)
+        time.sleep(told.slow_s if number >= told.slow_from else told.delay_s)
         if told.refuse_every and number % told.refuse_every == 0:
             return _http(503, {"error": "busy"})
         (tensor,) = request["inputs"]

@@ -100,6 +100,20 @@ def test_an_answer_that_does_not_come_is_a_timeout(toy: Callable[..., Any]) -> N
     assert not tally.latencies
 
 
+@pytest.mark.parametrize("rate", [None, 100.0])
+def test_who_hangs_from_the_warm_up_on_is_counted(toy: Callable[..., Any], rate: float | None) -> None:
+    tally = run(toy(hang=True).port, timeout_s=0.8, warmup_s=0.2, slots=2, most=2, rate_per_s=rate)
+    assert tally.failures["timeout"] >= 2
+    assert sum(tally.failures.values()) == tally.requests
+
+
+def test_one_that_hangs_among_others_is_counted(toy: Callable[..., Any]) -> None:
+    server = toy(hang_at=3)
+    tally = run(server.port, timeout_s=0.8, warmup_s=0.2)
+    assert tally.failures == {"timeout": 1}
+    assert tally.requests == len(tally.latencies) + 1
+
+
 @pytest.mark.parametrize("told", [{"chunked": True}, {"closes": True}])
 def test_other_ways_to_answer_are_read_too(toy: Callable[..., Any], told: dict[str, bool]) -> None:
     tally = run(toy(**told).port)

@@ -166,6 +166,26 @@ def test_a_server_that_hangs_is_given_up_in_bounded_time(toy: Callable[..., Any]
     assert "no answer within 0.5 s" in found.stderr
 
 
+def test_a_server_that_hangs_from_the_first_run_on_is_lost_and_has_no_capacity(toy: Callable[..., Any]) -> None:
+    plan = Plan(concurrency=(2, 4), seconds=0.3, warmup_s=0.2, timeout_s=0.6)  # 64 payloads alone, one of them twice
+    result = server.measure(toy(hang_from=66).url, "double", plan)
+    assert len(result["runs"]) == 1
+    assert result["runs"][0]["failures"] == {"timeout": 2}
+    assert result["capacity"] is None
+    assert server.exit_code(result) == 3
+
+
+def test_a_run_that_no_answer_ended_in_says_nothing(toy: Callable[..., Any]) -> None:
+    served = toy()
+    served.behaviour.slow_from, served.behaviour.slow_s = 66, 0.8
+    result = server.measure(served.url, "double", Plan(concurrency=(1,), seconds=0.3, warmup_s=0.1))
+    assert result["runs"][0]["requests"] == 0
+    assert "no request was due" in result["runs"][0]["void"]
+    assert "--seconds" in result["warnings"][-1]["remedy"]
+    assert result["capacity"] is None
+    assert server.exit_code(result) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
