@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from penstock.bench.httpanswers import Answer, AnswerReader, Malformed
 
 _AT_ONCE = 65_536
+# For how long one of several addresses is tried.
+_TRY_S = 3.0
 _IN, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _CLOSED, _CONNECTING, _SHAKING, _OPEN = range(4)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -54,6 +56,24 @@ class _Link:
         self.reader = AnswerReader()
 
 
+def _listening(endpoint: Endpoint) -> tuple[int, Any]:
+    """The first of a name's addresses that takes connections, as others choose it: localhost may be ::1 and 127.0.0.1.
+
+    Returns:
+        Its family, and what connect() takes; where none does the first, so that it is told with the requests.
+
+    Raises:
+        OSError: there is no such name.
+    """
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found if len(found) > 1 else []:
+        with suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.settimeout(_TRY_S)
+            tried.connect(address)
+            return family, address
+    return found[0][0], found[0][4]
+
+
 class Connections:
     """Slots for requests, each with a connection that is opened when it is first needed, and anew when it has ended.
 
@@ -70,8 +90,7 @@ class Connections:
         self._links: list[_Link] = []
         self._slots: dict[int, int] = {}
         self._failed: deque[Event] = deque()
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        self._family, self._address = found[0][0], found[0][4]
+        self._family, self._address = _listening(endpoint)
 
     def grow(self, slots: int) -> None:
         """Have so many slots at least, and begin to connect the new ones."""
