@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from penstock.bench.httpanswers import Answer, Head
+from penstock.errors import PenstockError, first_line
 from penstock.signature import V2_DTYPES
 
 NUMPY = {name: dtype for dtype, name in V2_DTYPES.items()}
 HEADER_LENGTH = "inference-header-content-length"
 # What an answer says of itself, and not of the model.
 _ASIDE = ("timing", "id", "parameters", "model_version")
+_MOST_DIGITS = 15
 _MOST_KNOWN, _LONGEST_KNOWN = 256, 1 << 20
 
 
@@ -38,12 +40,23 @@ class Expected:
 
     @classmethod
     def of(cls, answer: Answer, *, grpc: bool = False) -> Expected:
-        return cls(answer.body, json_length(answer.head), grpc)
+        """An answer as the one that is due.
+
+        Raises:
+            PenstockError: nothing can be held to it.
+        """
+        found = cls(answer.body, json_length(answer.head), grpc)
+        try:
+            decode(found.body, found.json_length, grpc=grpc)
+        except Unreadable as error:
+            raise PenstockError(f"a request alone has {error}") from None
+        return found
 
 
 def json_length(head: Head) -> int | None:
+    """How much of an answer's body is JSON; None is all of it, also where the header holds no sensible number."""
     told = head.fields.get(HEADER_LENGTH.encode())
-    return int(told) if told is not None and told.isdigit() else None
+    return int(told) if told is not None and told.isdigit() and len(told) <= _MOST_DIGITS else None
 
 
 def decode(body: bytes, length: int | None, *, grpc: bool = False) -> Any:
@@ -58,8 +71,8 @@ def decode(body: bytes, length: int | None, *, grpc: bool = False) -> Any:
         said = json.loads(body if length is None else body[:length])
         if isinstance(said, dict) and isinstance(said.get("outputs"), list):
             return _from_outputs(said["outputs"], memoryview(body)[len(body) if length is None else length :])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unreadable(f"an answer that is not the protocol's: {type(error).__name__}: {error}") from None
+    except Exception as error:  # whatever json, numpy and protobuf raise over what a server may send
+        raise Unreadable(f"an answer that is not the protocol's: {first_line(error)}") from None
     return said
 
 

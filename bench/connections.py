@@ -25,6 +25,8 @@ _IN, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _CLOSED, _CONNECTING, _SHAKING, _OPEN = range(4)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 REFUSED, BROKEN, MALFORMED = "refused", "connection", "malformed"
+# This machine gives no more sockets, as where too few descriptors are allowed.
+NO_SOCKET = "no socket"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,11 @@ class Connections:
 
     def _connect(self, slot: int) -> None:
         link = self._links[slot]
-        made = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            made = socket.socket(self._family, socket.SOCK_STREAM)
+        except OSError:
+            self._fail_later(slot, NO_SOCKET)
+            return
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.socket, link.state, link.reader = made, _CONNECTING, AnswerReader()

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import select
 import signal
 import ssl
@@ -40,7 +41,7 @@ _REST_S = 0.02
 # For how long those that had no connection when the run ended are still sent.
 _GRACE_S = 2.0
 _SHOWN = 256
-_STAGE = re.compile(rb"(\w+);dur=([\d.]+)")
+_STAGE = re.compile(rb"(\w+);dur=(\d{1,15}(?:\.\d*)?)(?![\d.])")
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _clock = time.monotonic
 
@@ -344,24 +345,27 @@ def serve(source: int, sink: int) -> None:
             break
         if "stop" in order:  # it was meant for a run that has ended meanwhile
             continue
-        frames.write(sink, *_done(road, checker, Order(**order["order"]), told["timed"], (source, sink)))
+        run = _done(road, checker, order, told["timed"], (source, sink))
+        frames.write(sink, *run)
     road.close()
 
 
-def _done(road: Road, checker: Checker, order: Order, timed: bool, pipes: tuple[int, int]) -> frames.Frame:
+def _done(road: Road, checker: Checker, asked: dict[str, Any], timed: bool, pipes: tuple[int, int]) -> frames.Frame:
+    """The run that is asked for, as a frame; all frames have its number, since it may be given up meanwhile."""
     source, sink = pipes
+    order, number = Order(**asked["order"]), asked["run"]
 
     def stop() -> bool:
         if not select.select([source], (), (), 0)[0]:
             return False
         with suppress(frames.Ended):
-            frames.read(source)
+            return bool(frames.read(source)[0].get("stop") == number)
         return True
 
     def tell(tally: Tally) -> None:
         recent = tally.latencies[-_SHOWN:]
         told = {"requests": tally.requests, "arrived": tally.arrived, "failed": sum(tally.failures.values())}
-        frames.write(sink, {"progress": told}, [recent.tobytes()])
+        frames.write(sink, {"progress": told, "run": number}, [recent.tobytes()])
 
     road.precise = order.rate_per_s is not None
     before = checker.compared
@@ -373,12 +377,16 @@ def _done(road: Road, checker: Checker, order: Order, timed: bool, pipes: tuple[
     finally:
         gc.enable()
     tally.compared, tally.example = checker.compared - before, checker.example
-    return tally.frame()
+    text, parts = tally.frame()
+    return {**text, "run": number}, parts
 
 
 def main() -> None:
     parents.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the bench's, which asks for what there is
+    with suppress(OSError, ValueError):  # a connection takes a descriptor
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     sink = os.dup(sys.stdout.fileno())

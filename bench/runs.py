@@ -48,6 +48,7 @@ def described(tally: Tally, order: Order, processes: int, stages: Stages | None)
         "stages_s": split(tally, stages),
         "generator": {
             "processes": processes,
+            "missing": tally.missing,
             "cores": round(tally.cores, 3),
             "busiest_core": round(tally.busiest, 3),
             "waited_for_core": round(tally.starved, 3),
@@ -116,6 +117,8 @@ def split(tally: Tally, stages: Stages | None) -> dict[str, float] | None:
 def void(run: Run) -> str | None:
     """Why a run says nothing of the server: the generator was what was measured. None where it counts."""
     generator = run["generator"]
+    if missing := generator.get("missing", 0):
+        return f"{missing} of {generator['processes']} generators died or said nothing of it; it holds what others saw"
     if not run["requests"] and not run["ended"]:
         return "no request was due while it was measured"
     if generator["busiest_core"] >= _BUSY:
@@ -150,7 +153,9 @@ def warnings(run: Run, most: int) -> list[dict[str, str]]:
         most: connections that an open loop may open.
     """
     found, name, generator = list[tuple[str, str]](), load(run), run["generator"]
-    if not run["requests"] and not run["ended"]:
+    if generator.get("missing"):
+        found.append((f"{name}: void: {run['void']}", "see what it said above, and whether memory ran out (dmesg)"))
+    elif not run["requests"] and not run["ended"]:
         found.append(
             (f"{name}: void: {run['void']}", "a longer --seconds: answers take longer, or the rate is too low")
         )
@@ -218,6 +223,8 @@ def _remedy(failures: dict[str, int]) -> str:
         )
     if "503" in kinds or "429" in kinds:
         return "the server refuses what it cannot do in time: lower --concurrency or --rate, or let more wait there"
+    if "no socket" in failures:
+        return "lower --concurrency or --connections, or allow more descriptors (ulimit -n)"
     if "timeout" in failures:
         return "lower --concurrency or --rate, or give answers longer with --timeout"
     if "401" in kinds or "403" in kinds:

@@ -257,7 +257,7 @@ class Session:
             self.warnings += runs.warnings(run, order.most)
         self.interrupted = self.interrupted or ended
         self.lost = self.lost or tally.lost or silent(run)
-        if self.lost or self.interrupted:
+        if self.lost or self.interrupted or tally.missing:
             raise _Ended
         return run
 
@@ -337,10 +337,10 @@ def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -
 
 
 def exit_code(result: dict[str, Any]) -> int:
-    """0 all is well; 1 some failed or were wrong, a run had none, or no rate kept the limit; 3 it was lost; 130 ^C."""
+    """0 all is well; 1 some failed, were wrong or none, or no rate kept the limit; 3 it was cut off; 130 ^C."""
     if result["interrupted"]:
         return 130
-    if result["lost"]:
+    if result["lost"] or any(run["generator"].get("missing") for run in result["runs"]):
         return 3
     missed = result["slo"] is not None and result["slo"]["rate_per_s"] is None
     judged = [run for run in result["runs"] if run["purpose"] in ("sweep", "rate", "confirm", "loadgen")]

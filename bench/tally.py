@@ -24,7 +24,7 @@ class Tally:
     `backlogged` had no connection free when they were due. `cores` is the processor time of all processes by the
     second, `busiest` that of the busiest; `starved` the longest that one was ready to run and had no core, by the
     second (Linux, /proc/self/schedstat). `lost`: nobody answers any more; `stopped`: the caller ended it; `hopeless`:
-    so many were late that it could not be met any more.
+    so many were late that it could not be met any more. `missing` processes died, or told nothing of it.
     """
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -36,6 +36,7 @@ class Tally:
     backlogged: int = 0
     compared: int = 0
     opened: int = 0
+    missing: int = 0
     timed: int = 0
     seconds: float = 0.0
     cores: float = 0.0
@@ -67,7 +68,7 @@ def together(tallies: Iterable[Tally]) -> Tally:
         for name in _ARRAYS:
             getattr(whole, name).extend(getattr(each, name))
         whole.failures.update(each.failures)
-        for name in ("requests", "arrived", "backlogged", "compared", "opened", "timed", "cores"):
+        for name in ("requests", "arrived", "backlogged", "compared", "opened", "missing", "timed", "cores"):
             setattr(whole, name, getattr(whole, name) + getattr(each, name))
         for name, seconds in each.sums.items():
             whole.sums[name] += seconds

@@ -40,6 +40,7 @@ class Behaviour:
     stall_s: float = 0.0
     slow_from: int = 1 << 60
     slow_s: float = 0.0
+    timing: str = ""
 
 
 @dataclass
@@ -129,12 +130,19 @@ class Toy:
         nudge = 1 + 1e-6 * (number % 5) if told.jitter else 1.0
         data = [factor * value * nudge for value in tensor["data"]]
         output = {"name": "y", "datatype": "FP32", "shape": tensor["shape"], "data": data}
-        return _http(200, {"model_name": "double", "outputs": [output]}, chunked=told.chunked, closes=told.closes)
+        return _http(
+            200,
+            {"model_name": "double", "outputs": [output]},
+            chunked=told.chunked,
+            closes=told.closes,
+            timing=told.timing,
+        )
 
 
-def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False) -> bytes:
+def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False, timing: str = "") -> bytes:
     body = json.dumps(content).encode()
     ending = "Connection: close\r\n" if closes else ""
+    ending += f"Server-Timing: {timing}\r\n" if timing else ""
     if chunked:
         head = f"HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n{ending}\r\n".encode()
         parts = (body[:5], body[5:])

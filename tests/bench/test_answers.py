@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from penstock import messages
 from penstock.bench.answers import Checker, Expected, Unreadable, decode, difference
 from penstock.bench.httpanswers import Answer, Head
 from penstock.bench.payloads import GRPC, answer_of
+from penstock.errors import PenstockError
 
 FLOATS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=5), elements=st.floats(-1e3, 1e3, width=32))
 
@@ -78,9 +81,44 @@ def test_a_checker_decodes_only_what_it_does_not_know() -> None:
     assert "relative L2 error 0.5 is over 0.01" in checker.example
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"outputs": [{"name": "y"}]}', b'{"outputs": [1]}'])
+def outputs(*listed: dict[str, Any], **told: Any) -> bytes:
+    return json.dumps({**told, "outputs": listed}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        outputs({"name": "y"}),
+        b'{"outputs": [1]}',
+        b"[" * 100_000 + b"]" * 100_000,
+        outputs({"name": "y", "datatype": "INT64", "shape": [1], "data": [2**70]}),
+        outputs({"name": "y", "datatype": "UINT8", "shape": [1], "data": [257]}),
+        outputs({"name": "y", "datatype": "FP32", "shape": [2**70], "data": [1.0]}),
+    ],
+)
 def test_what_is_no_answer_is_wrong(body: bytes) -> None:
     with pytest.raises(Unreadable):
         decode(body, None)
     due = Expected(json.dumps({"outputs": []}).encode(), None)
     assert not Checker([due], 1.0).right(0, answer(Expected(body, None)))
+    with pytest.raises(PenstockError, match="a request alone has an answer that is not the protocol's"):
+        Expected.of(answer(Expected(body, None)))
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_message_that_is_none_or_lacks_tensors_is_wrong(count: int) -> None:
+    message = messages.message("ModelInferResponse")(raw_output_contents=[b"\0" * 4] * (count - 1))
+    for name in "ab"[:count]:
+        message.outputs.add(name=name, datatype="FP32", shape=[1])
+    body = message.SerializeToString() if count else b"\xff\xff\xff\xff garbage"
+    with pytest.raises(Unreadable):
+        decode(body, None, grpc=True)
+
+
+def test_a_length_of_thousands_of_digits_is_none() -> None:
+    body = outputs({"name": "y", "datatype": "FP32", "shape": [1], "data": [1.0]})
+    fields = {b"inference-header-content-length": b"9" * 5000}
+    got = Answer(Head(200, len(body), chunked=False, closes=False, fields=fields), body)
+    assert Checker([Expected(body + b" ", None)], 0.0).right(0, got)

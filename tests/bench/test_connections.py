@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,21 @@ def asked(road: Connections) -> Event:
         for event in road.wait(0.05):
             return event
     pytest.fail("nothing happened")
+
+
+def test_a_machine_that_gives_no_socket_is_told_apart_from_a_server_that_refuses(
+    toy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    road = Connections(Endpoint("127.0.0.1", toy().port), [REQUEST])
+
+    def none(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(socket, "socket", none)
+    try:
+        assert asked(road) == Event(0, "no socket", None)
+    finally:
+        road.close()
 
 
 def test_of_several_addresses_the_one_that_takes_connections_is_asked(

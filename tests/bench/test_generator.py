@@ -29,14 +29,16 @@ def due(value: float = 1.0) -> Expected:
     return Expected(json.dumps({"outputs": [tensor]}).encode(), None)
 
 
-def run(port: int, *, precise: bool = False, stop: Callable[[], bool] = lambda: False, **told: Any) -> Tally:
+def run(
+    port: int, *, precise: bool = False, timed: bool = False, stop: Callable[[], bool] = lambda: False, **told: Any
+) -> Tally:
     order = Order(
         **{"begin": time.monotonic(), "warmup_s": 0.1, "seconds": 0.5, "timeout_s": 5.0, "slots": 2, "most": 64, **told}
     )
     road = Connections(Endpoint("127.0.0.1", port), [request(1), request(2)], precise=precise)
     checker = Checker([due(1), due(2)], 0.01)
     try:
-        return Run(road, checker.right, 2, order, stop=stop).go()
+        return Run(road, checker.right, 2, order, timed=timed, stop=stop).go()
     finally:
         road.close()
 
@@ -161,6 +163,16 @@ def test_a_run_ends_once_its_limit_cannot_be_kept(toy: Callable[..., Any]) -> No
     tally = run(toy(delay_s=0.05).port, rate_per_s=100.0, seconds=30.0, hopeless_s=0.02, hopeless=5)
     assert tally.hopeless
     assert tally.seconds < 2
+
+
+@pytest.mark.parametrize(("timing", "seconds"), [("total;dur=1.5, queue;dur=0.5", 0.0015), ("total;dur=1.2.3", None)])
+def test_the_server_s_own_times_are_added_up_where_they_are_numbers(
+    toy: Callable[..., Any], timing: str, seconds: float | None
+) -> None:
+    tally = run(toy(timing=timing).port, timed=True, seconds=0.2)
+    assert tally.failures == {}
+    assert tally.timed == (0 if seconds is None else len(tally.latencies))
+    assert tally.sums["server_s"] == pytest.approx(tally.timed * (seconds or 0.0))
 
 
 def test_tallies_pass_through_a_pipe_and_are_put_together(toy: Callable[..., Any]) -> None:
