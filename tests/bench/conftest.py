@@ -30,16 +30,16 @@ class Behaviour:
     delay_s: float = 0.0
     hang: bool = False
     hang_at: int = 0
-    hang_from: int = 1 << 60
+    hang_in_runs: bool = False
     chunked: bool = False
     closes: bool = False
     extensions: tuple[str, ...] = ()
     statistics: bool = False
     jitter: bool = False
+    alike_every: int = 0
     stall_at: float = float("inf")
     stall_s: float = 0.0
-    slow_from: int = 1 << 60
-    slow_s: float = 0.0
+    slow_in_runs_s: float = 0.0
     timing: str = ""
 
 
@@ -50,6 +50,7 @@ class Toy:
     behaviour: Behaviour
     listener: socket.socket
     answered: int = 0
+    in_runs: bool = False
     connections: list[socket.socket] = field(default_factory=list)
     dead: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -108,6 +109,8 @@ class Toy:
             case "/v2/models/double":
                 tensors = {"inputs": [{"name": "x", **metadata}], "outputs": [{"name": "y", **metadata}]}
                 return _http(200, {"name": "double", "versions": ["1"], "platform": "toy", **tensors})
+            case "/v2/models/double/stats":  # asked when a run begins
+                self.in_runs = True
             case "/v2/models/double/infer":
                 return self._infer(json.loads(body))
         return _http(404, {"error": "no such thing"})
@@ -117,17 +120,19 @@ class Toy:
         with self.lock:
             self.answered += 1
             number = self.answered
-        if told.hang or number == told.hang_at or number >= told.hang_from:
+        if told.hang or number == told.hang_at or (told.hang_in_runs and self.in_runs):
             time.sleep(30)
         if time.monotonic() > told.stall_at:
             told.stall_at = float("inf")
             time.sleep(told.stall_s)
-        time.sleep(told.slow_s if number >= told.slow_from else told.delay_s)
+        time.sleep((told.slow_in_runs_s if self.in_runs else 0.0) or told.delay_s)
         if told.refuse_every and number % told.refuse_every == 0:
             return _http(503, {"error": "busy"})
         (tensor,) = request["inputs"]
         factor = 3.0 if told.wrong_every and number > 200 and number % told.wrong_every == 0 else 2.0
         nudge = 1 + 1e-6 * (number % 5) if told.jitter else 1.0
+        if told.alike_every and number % told.alike_every != 1:
+            nudge = 1 + 1e-6 * number
         data = [factor * value * nudge for value in tensor["data"]]
         output = {"name": "y", "datatype": "FP32", "shape": tensor["shape"], "data": data}
         return _http(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,13 @@ def test_an_answer_that_numpy_would_take_for_another_is_wrong(due: bytes, got: b
 def test_an_answer_may_be_written_in_another_way(due: bytes, got: bytes) -> None:
     checker = Checker([Expected(due, length(due))], 0.01)
     assert checker.right(0, answer(Expected(got, length(got)))), checker.example
+
+
+@pytest.mark.parametrize("got", [tensor("INT64", [2]), tensor("FP32", [0.5, 0.5]), tensor("FP32", [7.0])])
+def test_answers_that_are_not_compared_need_only_be_readable(got: bytes) -> None:
+    checker = Checker([Expected(tensor("FP32", [0.0]), None)], math.inf)
+    assert checker.right(0, answer(Expected(got, None)))
+    assert not checker.right(0, answer(Expected(got[:-3], None)))
 
 
 def test_a_message_with_an_output_twice_or_a_tensor_too_many_is_wrong() -> None:
