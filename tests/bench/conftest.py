@@ -41,6 +41,7 @@ class Behaviour:
     stall_s: float = 0.0
     slow_in_runs_s: float = 0.0
     timing: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,6 +101,8 @@ class Toy:
             return
 
     def _answer(self, path: str, body: bytes) -> bytes:
+        if path in self.behaviour.said:
+            return _http(200, self.behaviour.said[path])
         metadata = {"datatype": "FP32", "shape": [-1, WIDTH]}
         match path:
             case "/v2":
@@ -145,7 +148,7 @@ class Toy:
 
 
 def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False, timing: str = "") -> bytes:
-    body = json.dumps(content).encode()
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     ending = "Connection: close\r\n" if closes else ""
     ending += f"Server-Timing: {timing}\r\n" if timing else ""
     if chunked:
