@@ -40,6 +40,7 @@ LOST_S = 3.0
 _REST_S = 0.02
 # For how long those that had no connection when the run ended are still sent.
 _GRACE_S = 2.0
+_DUE_AT_ONCE = 256
 _SHOWN = 256
 _STAGE = re.compile(rb"(\w+);dur=(\d{1,15}(?:\.\d*)?)(?![\d.])")
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
@@ -195,7 +196,9 @@ class Run:
         assert schedule_ is not None
         while backlog and free:
             self._send(free.popleft(), backlog.popleft())
-        while self._sending and self._next_due <= now:
+        for _ in range(_DUE_AT_ONCE):  # answers are to be read in between, however many are due
+            if not self._sending or self._next_due > now:
+                return
             due, self._next_due = self._next_due, begin + next(schedule_)
             if due >= self._to:
                 self._sending = False
@@ -272,8 +275,7 @@ class Run:
         if self._usage is None and now >= self._from:
             self._usage = _usage()
         if self._sending and now >= self._to:
-            self._sending = False
-            self._measure_use()
+            self._stop_sending(now)
         while self._resting and self._resting[0][0] <= now:
             self._free.append(self._resting.popleft()[1])
         self._give_up_late(now)
@@ -286,8 +288,16 @@ class Run:
             self._tell(tally)
         if tally.lost or tally.hopeless or tally.stopped:
             self._ended = self._last_answer if tally.lost else now
+            if self._sending:
+                self._stop_sending(now)
             return False
         return True
+
+    def _stop_sending(self, now: float) -> None:
+        self._sending = False
+        if self._schedule is not None:
+            self.tally.behind_s = max(0.0, min(now, self._to) - self._next_due)
+        self._measure_use()
 
     def _give_up_late(self, now: float) -> None:
         oldest = now - self._order.timeout_s

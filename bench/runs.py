@@ -17,6 +17,8 @@ PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 _BUSY = 0.95
 # Sends that are late by this share of the p99, and this many seconds, are part of what was measured.
 _LATE, _LATE_S = 0.2, 0.0005
+# So far behind what is due the generator cannot reach the rate, whatever the server does.
+_BEHIND_S = 0.1
 _WINDOW_S, _DIGITS = 1.0, 7
 
 
@@ -54,6 +56,7 @@ def described(tally: Tally, order: Order, processes: int, stages: Stages | None)
             "waited_for_core": round(tally.starved, 3),
             "late_p99_s": round(float(np.percentile(late, 99)), _DIGITS) if len(late) else None,
             "backlogged": tally.backlogged,
+            "behind_s": round(tally.behind_s, _DIGITS),
         },
         "answers": {"compared": tally.compared, "first_wrong": tally.example or None},
         "connections_opened": tally.opened,
@@ -119,6 +122,8 @@ def void(run: Run) -> str | None:
     generator = run["generator"]
     if missing := generator.get("missing", 0):
         return f"{missing} of {generator['processes']} generators died or said nothing of it; it holds what others saw"
+    if (behind := generator.get("behind_s", 0.0)) > _BEHIND_S:
+        return f"requests were due faster than the generator sends them: at the end it was {behind:.2f} s behind"
     if not run["requests"] and not run["ended"]:
         return "no request was due while it was measured"
     if generator["busiest_core"] >= _BUSY:
@@ -153,20 +158,8 @@ def warnings(run: Run, most: int) -> list[dict[str, str]]:
         most: connections that an open loop may open.
     """
     found, name, generator = list[tuple[str, str]](), load(run), run["generator"]
-    if generator.get("missing"):
-        found.append((f"{name}: void: {run['void']}", "see what it said above, and whether memory ran out (dmesg)"))
-    elif not run["requests"] and not run["ended"]:
-        found.append(
-            (f"{name}: void: {run['void']}", "a longer --seconds: answers take longer, or the rate is too low")
-        )
-    elif run["void"]:
-        more = 2 * generator["processes"]
-        found.append(
-            (
-                f"{name}: void: {run['void']}",
-                f"--processes {more}, or run the bench on a machine of its own; --form v2-binary costs it the least",
-            )
-        )
+    if run["void"]:
+        found.append((f"{name}: void: {run['void']}", _against_void(run)))
     elif generator["busiest_core"] + generator["waited_for_core"] >= _BUSY:
         found.append(
             (
@@ -212,6 +205,16 @@ def warnings(run: Run, most: int) -> list[dict[str, str]]:
             )
         )
     return [{"text": text, "remedy": remedy} for text, remedy in found]
+
+
+def _against_void(run: Run) -> str:
+    generator = run["generator"]
+    if generator.get("missing"):
+        return "see what it said above, and whether memory ran out (dmesg)"
+    if not run["requests"] and not generator.get("behind_s"):
+        return "a longer --seconds: answers take longer, or the rate is too low"
+    more = 2 * generator["processes"]
+    return f"--processes {more}, or run the bench on a machine of its own; --form v2-binary costs it the least"
 
 
 def _remedy(failures: dict[str, int]) -> str:

@@ -309,9 +309,9 @@ class _Ended(Exception):
 
 
 def silent(run: Run) -> bool:
-    """Nothing was answered rightly, and nothing else was answered either."""
-    quiet = {"timeout", "refused", "connection", "unsent"}
-    return not run["latencies_s"] and bool(run["failures"]) and set(run["failures"]) <= quiet and run["ended"] is None
+    """Nothing was answered rightly, nothing else was answered either, and that is not for the generator's sake."""
+    quiet, kinds = {"timeout", "refused", "connection"}, set(run["failures"]) - {"unsent"}
+    return not (run["latencies_s"] or run["ended"] or run["void"]) and bool(kinds) and kinds <= quiet
 
 
 def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class Tally:
     `latencies` run from the moment at which a request was due to the one at which its answer was read; `moments` are
     when they were due, in seconds from the begin of measuring. `late` is from the due moment to the sending, of those
     that had a connection. `arrived` counts right answers that were read while it was measured, whenever they were due.
-    `backlogged` had no connection free when they were due. `cores` is the processor time of all processes by the
+    `backlogged` had no connection free when they were due. `behind_s` is how long what was due and not even looked at
+    had been due when sending ended, at most. `cores` is the processor time of all processes by the
     second, `busiest` that of the busiest; `starved` the longest that one was ready to run and had no core, by the
     second (Linux, /proc/self/schedstat). `lost`: nobody answers any more; `stopped`: the caller ended it; `hopeless`:
     so many were late that it could not be met any more. `missing` processes died, or told nothing of it.
@@ -42,6 +43,7 @@ class Tally:
     cores: float = 0.0
     busiest: float = 0.0
     starved: float = 0.0
+    behind_s: float = 0.0
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0.0))
     example: str = ""
     lost: bool = False
@@ -72,7 +74,7 @@ def together(tallies: Iterable[Tally]) -> Tally:
             setattr(whole, name, getattr(whole, name) + getattr(each, name))
         for name, seconds in each.sums.items():
             whole.sums[name] += seconds
-        for name in ("seconds", "busiest", "starved"):
+        for name in ("seconds", "busiest", "starved", "behind_s"):
             setattr(whole, name, max(getattr(whole, name), getattr(each, name)))
         whole.example = whole.example or each.example
         for name in ("lost", "stopped", "hopeless"):

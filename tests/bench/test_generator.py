@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.bench import runs, server
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.connections import Connections, Endpoint
 from penstock.bench.generator import LOST_S, Order, Run
@@ -56,6 +57,7 @@ def test_a_closed_loop_has_one_request_under_way_on_each_connection(toy: Callabl
 def test_an_open_loop_sends_when_it_is_due(toy: Callable[..., Any], poisson: bool) -> None:
     tally = run(toy(delay_s=0.01).port, rate_per_s=200.0, poisson=poisson, seconds=1.0, precise=True, seed=3)
     assert tally.failures == {}
+    assert tally.behind_s < 0.1
     assert 150 < tally.requests < 260
     assert len(tally.latencies) == tally.requests
     moments = np.sort(tally.moments)
@@ -80,6 +82,20 @@ def test_more_connections_are_opened_where_they_are_needed(toy: Callable[..., An
     assert tally.backlogged == 0
     assert 15 < tally.opened < 50
     assert np.median(tally.latencies) == pytest.approx(0.2, abs=0.1)
+
+
+def test_a_rate_beyond_the_generator_s_reach_is_its_own_and_not_the_server_s(toy: Callable[..., Any]) -> None:
+    began = time.monotonic()
+    order = Order(0.0, 0.0, 0.5, 0.5, 2, 4, rate_per_s=2e7)
+    tally = run(toy().port, rate_per_s=order.rate_per_s, timeout_s=0.5, warmup_s=0.0, most=4)
+    assert time.monotonic() - began < 4
+    assert tally.behind_s > 0.1
+    assert len(tally.latencies) > 10
+    found = runs.described(tally, order, 1, None)
+    assert "faster than the generator sends them" in found["void"]
+    assert not server.silent({**found, "latencies_s": [], "failures": {"unsent": 9, "timeout": 2}})
+    assert not server.silent({**found, "void": None, "latencies_s": [], "failures": {"unsent": 9}})
+    assert server.silent({**found, "void": None, "latencies_s": [], "failures": {"unsent": 9, "timeout": 2}})
 
 
 def test_a_wrong_answer_is_a_failure_and_one_that_is_near_is_none(toy: Callable[..., Any]) -> None:
