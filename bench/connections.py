@@ -24,7 +24,7 @@ _TRY_S = 3.0
 _IN, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _CLOSED, _CONNECTING, _SHAKING, _OPEN = range(4)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-REFUSED, BROKEN, MALFORMED = "refused", "connection", "malformed"
+REFUSED, BROKEN, TRUNCATED, MALFORMED = "refused", "connection", "truncated", "malformed"
 # This machine gives no more sockets, as where too few descriptors are allowed.
 NO_SOCKET = "no socket"
 
@@ -258,11 +258,11 @@ class Connections:
             except Malformed:
                 return self._fail(slot, MALFORMED)
             except OSError:
-                return self._fail(slot, BROKEN)
+                return self._fail(slot, TRUNCATED if link.reader.begun else BROKEN)
             if answer is not None:
                 break
             if not data:
-                return self._fail(slot, BROKEN)
+                return self._fail(slot, TRUNCATED if link.reader.begun else BROKEN)
             if self._endpoint.tls is None:
                 return None  # what more there is comes with the next event; TLS has read it already
         if not link.busy:  # it says something unasked, as that it has waited for too long

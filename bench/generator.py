@@ -29,7 +29,7 @@ from penstock import parents
 from penstock.bench import frames, schedule
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.calls import Address, Calls
-from penstock.bench.connections import BROKEN, REFUSED, Connections, Endpoint, Event
+from penstock.bench.connections import BROKEN, MALFORMED, REFUSED, TRUNCATED, Connections, Endpoint, Event
 from penstock.bench.httpanswers import Head
 from penstock.bench.tally import Tally
 
@@ -229,6 +229,8 @@ class Run:
             if failure is None and not self._right(index, answer):
                 failure = "wrong"
         else:
+            if failure in (TRUNCATED, MALFORMED) or str(failure).startswith("status"):
+                self._last_answer, self._broke = read, False  # somebody is there
             self._broke = self._broke or failure in (BROKEN, REFUSED)
             self._resting.append((read + _REST_S, slot))
         measured = self._from <= due < self._to

@@ -41,6 +41,7 @@ class Behaviour:
     stall_s: float = 0.0
     slow_in_runs_s: float = 0.0
     timing: str = ""
+    raw: bytes = b""
     said: dict[str, Any] = field(default_factory=dict)
 
 
@@ -123,6 +124,8 @@ class Toy:
         with self.lock:
             self.answered += 1
             number = self.answered
+        if told.raw:
+            return told.raw
         if told.hang or number == told.hang_at or (told.hang_in_runs and self.in_runs):
             time.sleep(30)
         if time.monotonic() > told.stall_at:

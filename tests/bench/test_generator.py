@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.bench import runs, server
+from penstock.bench import generator, runs, server
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.connections import Connections, Endpoint
 from penstock.bench.generator import LOST_S, Order, Run
@@ -147,6 +147,20 @@ def test_a_server_that_dies_ends_the_run_and_what_there_was_is_kept(toy: Callabl
     assert tally.arrived > 20
     assert tally.seconds < 1.5
     assert set(tally.failures) <= {"connection", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf", "truncated"), (b"junk\r\n\r\n", "malformed")],
+)
+def test_who_answers_badly_is_not_lost(
+    toy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, raw: bytes, kind: str
+) -> None:
+    monkeypatch.setattr(generator, "LOST_S", 0.2)
+    tally = run(toy(raw=raw, closes=True).port)
+    assert not tally.lost
+    assert set(tally.failures) == {kind}
+    assert not server.silent({"latencies_s": [], "failures": tally.failures, "ended": None, "void": None})
 
 
 def test_a_server_that_comes_back_is_asked_again(toy: Callable[..., Any]) -> None:
