@@ -28,6 +28,11 @@ OPTIONS = (
 )
 INFER = f"/{messages.SERVICE}/ModelInfer"
 _HEAD = Head(200, None, chunked=False, closes=False, fields={})
+# gRPC's core says UNAVAILABLE in these words where the connection is at fault; without them the server said it.
+_UNCONNECTED = (
+    *("failed to connect", "Failed to connect", "onnection re", "Socket closed", "Broken pipe", "recvmsg", "sendmsg"),
+    *("GOAWAY", "Stream removed", "Endpoint closing", "handshake", "ping timeout", "DNS"),
+)
 # Calls that share a connection: HTTP/2 sends them through one window, and a server reads it on one thread.
 _SHARING = 16
 
@@ -106,5 +111,6 @@ def _event(slot: int, call: Any) -> Event:
     code = call.code().name
     if code == "OK":
         return Event(slot, None, Answer(_HEAD, call.result()))
-    failure = {"UNAVAILABLE": REFUSED, "DEADLINE_EXCEEDED": "timeout"}.get(code, f"status {code}")
-    return Event(slot, failure, None)
+    if code == "UNAVAILABLE" and any(words in str(call.details()) for words in _UNCONNECTED):
+        return Event(slot, REFUSED, None)
+    return Event(slot, "timeout" if code == "DEADLINE_EXCEEDED" else f"status {code}", None)

@@ -19,10 +19,14 @@ from typing import Any, NamedTuple
 from penstock.bench.httpanswers import Answer, AnswerReader, Malformed
 
 _AT_ONCE = 65_536
+# For how long one of several addresses is tried.
+_TRY_S = 3.0
 _IN, _BOTH = select.EPOLLIN, select.EPOLLIN | select.EPOLLOUT
 _CLOSED, _CONNECTING, _SHAKING, _OPEN = range(4)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-REFUSED, BROKEN, MALFORMED = "refused", "connection", "malformed"
+REFUSED, BROKEN, TRUNCATED, MALFORMED = "refused", "connection", "truncated", "malformed"
+# This machine gives no more sockets, as where too few descriptors are allowed.
+NO_SOCKET = "no socket"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,24 @@ class _Link:
         self.reader = AnswerReader()
 
 
+def _listening(endpoint: Endpoint) -> tuple[int, Any]:
+    """The first of a name's addresses that takes connections, as others choose it: localhost may be ::1 and 127.0.0.1.
+
+    Returns:
+        Its family, and what connect() takes; where none does the first, so that it is told with the requests.
+
+    Raises:
+        OSError: there is no such name.
+    """
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found if len(found) > 1 else []:
+        with suppress(OSError), socket.socket(family, kind, protocol) as tried:
+            tried.settimeout(_TRY_S)
+            tried.connect(address)
+            return family, address
+    return found[0][0], found[0][4]
+
+
 class Connections:
     """Slots for requests, each with a connection that is opened when it is first needed, and anew when it has ended.
 
@@ -70,8 +92,7 @@ class Connections:
         self._links: list[_Link] = []
         self._slots: dict[int, int] = {}
         self._failed: deque[Event] = deque()
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-        self._family, self._address = found[0][0], found[0][4]
+        self._family, self._address = _listening(endpoint)
 
     def grow(self, slots: int) -> None:
         """Have so many slots at least, and begin to connect the new ones."""
@@ -131,7 +152,11 @@ class Connections:
 
     def _connect(self, slot: int) -> None:
         link = self._links[slot]
-        made = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            made = socket.socket(self._family, socket.SOCK_STREAM)
+        except OSError:
+            self._fail_later(slot, NO_SOCKET)
+            return
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.socket, link.state, link.reader = made, _CONNECTING, AnswerReader()
@@ -233,11 +258,11 @@ class Connections:
             except Malformed:
                 return self._fail(slot, MALFORMED)
             except OSError:
-                return self._fail(slot, BROKEN)
+                return self._fail(slot, TRUNCATED if link.reader.begun else BROKEN)
             if answer is not None:
                 break
             if not data:
-                return self._fail(slot, BROKEN)
+                return self._fail(slot, TRUNCATED if link.reader.begun else BROKEN)
             if self._endpoint.tls is None:
                 return None  # what more there is comes with the next event; TLS has read it already
         if not link.busy:  # it says something unasked, as that it has waited for too long

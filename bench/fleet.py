@@ -78,7 +78,7 @@ class Fleet:
         timeout_s: float,
         tolerance: float,
     ) -> None:
-        self.processes = processes
+        self.processes, self._runs = processes, 0
         told = {
             **{"host": goal.host, "port": goal.port, "tls": goal.tls, "ca": goal.ca and str(goal.ca)},
             **{"grpc": goal.grpc, "target": goal.target, "metadata": goal.metadata, "timed": goal.timed},
@@ -116,60 +116,64 @@ class Fleet:
     def run(self, order: Order, watch: Callable[[Progress], None] = lambda progress: None) -> tuple[Tally, bool]:
         """Carry out an order, shared among all: its tally, and whether the user ended it with ^C.
 
+        Where a generator dies the others are asked for what there is; the tally says how many said nothing.
+
         Args:
             order: for all together; its begin is set here.
             watch: told now and then how it goes.
-
-        Raises:
-            PenstockError: a generator died.
         """
-        begin, found, ended = time.monotonic() + _BEGIN_S, dict[int, Tally](), False
+        self._runs += 1
+        begin, ended = time.monotonic() + _BEGIN_S, False
         shares = shared(replace(order, begin=begin), self.processes)
-        waited = self._started[: len(shares)]
-        progress = _Gathered(len(waited), watch)
+        answers = _Answers(self._started[: len(shares)], self._runs, watch)
         try:
-            for process, share in zip(waited, shares, strict=True):
-                frames.write(_stdin(process), {"order": share.as_dict()})
-            limit = begin + order.warmup_s + order.seconds + order.timeout_s + LOST_S + _GRACE_S
-            _collect(waited, found, limit, progress)
+            for process, share in zip(self._started, shares, strict=False):
+                frames.write(_stdin(process), {"order": share.as_dict(), "run": self._runs})
+            answers.collect(begin + order.warmup_s + order.seconds + order.timeout_s + LOST_S + _GRACE_S)
         except KeyboardInterrupt:
             ended = True
-        except BrokenPipeError:
-            raise PenstockError(_DIED) from None
-        if len(found) < len(waited):
-            for place, process in enumerate(waited):
-                if place not in found:
-                    with suppress(BrokenPipeError):
-                        frames.write(_stdin(process), {"stop": True})
-            _collect(waited, found, time.monotonic() + _GRACE_S, progress)
-        return together(found[place] for place in sorted(found)), ended
+        except BrokenPipeError:  # one had died before
+            pass
+        limit = time.monotonic() + _GRACE_S
+        for process in answers.waiting.values():
+            with suppress(BrokenPipeError):
+                frames.write(_stdin(process), {"stop": self._runs})
+        while answers.waiting and time.monotonic() < limit:
+            answers.collect(limit)
+        whole = together(answers.found[place] for place in sorted(answers.found))
+        whole.missing = len(shares) - len(answers.found)
+        return whole, ended
 
 
-_DIED = "a generator died; what it said stands above"
+class _Answers:
+    """What generators say of a run, by their places: `found` tallies, and who is still `waiting` to tell its own."""
 
+    def __init__(
+        self, processes: Sequence[subprocess.Popen[bytes]], number: int, watch: Callable[[Progress], None]
+    ) -> None:
+        self.found: dict[int, Tally] = {}
+        self.waiting = dict(enumerate(processes))
+        self._number, self._progress = number, _Gathered(len(processes), watch)
 
-def _collect(
-    waited: Sequence[subprocess.Popen[bytes]], found: dict[int, Tally], limit: float, progress: _Gathered
-) -> None:
-    """Read what generators say until each has told its tally, or the moment `limit` has come.
-
-    Raises:
-        PenstockError: one died.
-    """
-    with selectors.DefaultSelector() as selector:
-        for place, process in enumerate(waited):
-            if place not in found:
+    def collect(self, limit: float) -> None:
+        """Read until all have told, the moment `limit` has come, or one has died, who is waited for no more."""
+        with selectors.DefaultSelector() as selector:
+            for place, process in self.waiting.items():
                 selector.register(_stdout(process), selectors.EVENT_READ, place)
-        while len(found) < len(waited) and (left := limit - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                try:
-                    frame = frames.read(key.fd)
-                except frames.Ended:
-                    raise PenstockError(_DIED) from None
-                if "progress" in frame[0]:
-                    progress.told(key.data, frame)
-                else:
-                    found[key.data] = Tally.of(frame)
+            while self.waiting and (left := limit - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    try:
+                        frame = frames.read(key.fd, limit)
+                    except frames.Ended:
+                        del self.waiting[key.data]
+                        return
+                    if frame[0]["run"] != self._number:  # of one that was given up
+                        continue
+                    if "progress" in frame[0]:
+                        self._progress.told(key.data, frame)
+                        continue
+                    self.found[key.data] = Tally.of(frame)
+                    del self.waiting[key.data]
                     selector.unregister(key.fd)
 
 

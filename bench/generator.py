@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import re
+import resource
 import select
 import signal
 import ssl
@@ -28,7 +29,7 @@ from penstock import parents
 from penstock.bench import frames, schedule
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.calls import Address, Calls
-from penstock.bench.connections import BROKEN, REFUSED, Connections, Endpoint, Event
+from penstock.bench.connections import BROKEN, MALFORMED, REFUSED, TRUNCATED, Connections, Endpoint, Event
 from penstock.bench.httpanswers import Head
 from penstock.bench.tally import Tally
 
@@ -39,8 +40,9 @@ LOST_S = 3.0
 _REST_S = 0.02
 # For how long those that had no connection when the run ended are still sent.
 _GRACE_S = 2.0
+_DUE_AT_ONCE = 256
 _SHOWN = 256
-_STAGE = re.compile(rb"(\w+);dur=([\d.]+)")
+_STAGE = re.compile(rb"(\w+);dur=(\d{1,15}(?:\.\d*)?)(?![\d.])")
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _clock = time.monotonic
 
@@ -194,7 +196,9 @@ class Run:
         assert schedule_ is not None
         while backlog and free:
             self._send(free.popleft(), backlog.popleft())
-        while self._sending and self._next_due <= now:
+        for _ in range(_DUE_AT_ONCE):  # answers are to be read in between, however many are due
+            if not self._sending or self._next_due > now:
+                return
             due, self._next_due = self._next_due, begin + next(schedule_)
             if due >= self._to:
                 self._sending = False
@@ -225,11 +229,15 @@ class Run:
             if failure is None and not self._right(index, answer):
                 failure = "wrong"
         else:
+            if failure in (TRUNCATED, MALFORMED) or str(failure).startswith("status"):
+                self._last_answer, self._broke = read, False  # somebody is there
             self._broke = self._broke or failure in (BROKEN, REFUSED)
             self._resting.append((read + _REST_S, slot))
         measured = self._from <= due < self._to
         if failure is not None:
-            if measured:
+            if answer is None:
+                self._unanswered(due, failure, read)
+            elif measured:
                 tally.failures[failure] += 1
             return
         tally.arrived += self._from <= read < self._to
@@ -242,6 +250,16 @@ class Run:
                 self._late += 1
             if self._timed and answer is not None:
                 self._time(answer.head)
+
+    def _unanswered(self, due: float, failure: str, now: float) -> None:
+        """Count one that got no answer; also of the warm-up, if it was under way while it was measured.
+
+        Who hangs from the warm-up on would else be counted nowhere, since its slot sends nothing more.
+        """
+        if due < self._from <= now:
+            self.tally.requests += 1
+        if due < self._to and now >= self._from:
+            self.tally.failures[failure] += 1
 
     def _time(self, head: Head) -> None:
         """What the server says of its stages (Server-Timing, in milliseconds)."""
@@ -259,8 +277,7 @@ class Run:
         if self._usage is None and now >= self._from:
             self._usage = _usage()
         if self._sending and now >= self._to:
-            self._sending = False
-            self._measure_use()
+            self._stop_sending(now)
         while self._resting and self._resting[0][0] <= now:
             self._free.append(self._resting.popleft()[1])
         self._give_up_late(now)
@@ -273,8 +290,16 @@ class Run:
             self._tell(tally)
         if tally.lost or tally.hopeless or tally.stopped:
             self._ended = self._last_answer if tally.lost else now
+            if self._sending:
+                self._stop_sending(now)
             return False
         return True
+
+    def _stop_sending(self, now: float) -> None:
+        self._sending = False
+        if self._schedule is not None:
+            self.tally.behind_s = max(0.0, min(now, self._to) - self._next_due)
+        self._measure_use()
 
     def _give_up_late(self, now: float) -> None:
         oldest = now - self._order.timeout_s
@@ -282,8 +307,7 @@ class Run:
             self._road.drop(slot)
             self._busy.discard(slot)
             self._resting.append((now, slot))
-            if self._from <= self._due[slot] < self._to:
-                self.tally.failures["timeout"] += 1
+            self._unanswered(self._due[slot], "timeout", now)
         limit = self._to + min(_GRACE_S, self._order.timeout_s)
         while self._backlog and (self._backlog[0] < oldest or now > limit):
             measured = self._backlog.popleft() >= self._from
@@ -333,24 +357,27 @@ def serve(source: int, sink: int) -> None:
             break
         if "stop" in order:  # it was meant for a run that has ended meanwhile
             continue
-        frames.write(sink, *_done(road, checker, Order(**order["order"]), told["timed"], (source, sink)))
+        run = _done(road, checker, order, told["timed"], (source, sink))
+        frames.write(sink, *run)
     road.close()
 
 
-def _done(road: Road, checker: Checker, order: Order, timed: bool, pipes: tuple[int, int]) -> frames.Frame:
+def _done(road: Road, checker: Checker, asked: dict[str, Any], timed: bool, pipes: tuple[int, int]) -> frames.Frame:
+    """The run that is asked for, as a frame; all frames have its number, since it may be given up meanwhile."""
     source, sink = pipes
+    order, number = Order(**asked["order"]), asked["run"]
 
     def stop() -> bool:
         if not select.select([source], (), (), 0)[0]:
             return False
         with suppress(frames.Ended):
-            frames.read(source)
+            return bool(frames.read(source)[0].get("stop") == number)
         return True
 
     def tell(tally: Tally) -> None:
         recent = tally.latencies[-_SHOWN:]
         told = {"requests": tally.requests, "arrived": tally.arrived, "failed": sum(tally.failures.values())}
-        frames.write(sink, {"progress": told}, [recent.tobytes()])
+        frames.write(sink, {"progress": told, "run": number}, [recent.tobytes()])
 
     road.precise = order.rate_per_s is not None
     before = checker.compared
@@ -362,12 +389,16 @@ def _done(road: Road, checker: Checker, order: Order, timed: bool, pipes: tuple[
     finally:
         gc.enable()
     tally.compared, tally.example = checker.compared - before, checker.example
-    return tally.frame()
+    text, parts = tally.frame()
+    return {**text, "run": number}, parts
 
 
 def main() -> None:
     parents.end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the bench's, which asks for what there is
+    with suppress(OSError, ValueError):  # a connection takes a descriptor
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     sink = os.dup(sys.stdout.fileno())

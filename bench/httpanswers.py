@@ -78,11 +78,11 @@ def _read_head(text: bytes) -> Head:
 class AnswerReader:
     """Given what a connection receives, gives one answer at a time; a request waits for the answer before it."""
 
-    __slots__ = ("_got", "_head", "_parts")
+    __slots__ = ("_chunks", "_got", "_head", "_parts")
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._got = 0
+        self._got, self._chunks = 0, _Chunks()
         self._head: Head | None = None
 
     @property
@@ -115,14 +115,16 @@ class AnswerReader:
             if found.length == len(data):
                 return Answer(found, data)
             self._head, self._got, head = found, 0, found
+            if head.chunked:
+                self._chunks = _Chunks()
+        if head.chunked:
+            body = self._chunks.feed(data)
+            return None if body is None else self._done(head, body)
         self._parts.append(data)
         self._got += len(data)
         return self._whole(head)
 
     def _whole(self, head: Head) -> Answer | None:
-        if head.chunked:
-            body = _unchunked(b"".join(self._parts))
-            return None if body is None else self._done(head, body)
         if head.length is None or self._got < head.length:
             return None
         if self._got > head.length:
@@ -142,39 +144,53 @@ class AnswerReader:
         return Answer(head, body)
 
 
-def _unchunked(data: bytes) -> bytes | None:
-    """A body in chunks, put together; None where more is to come.
+class _Chunks:
+    """A body in chunks, put together as it comes, with what it holds looked at once."""
 
-    Raises:
-        Malformed: a size is none, or something stands behind the end.
-    """
-    parts: list[bytes] = []
-    place = 0
-    while True:
-        end = data.find(b"\r\n", place)
-        if end < 0:
-            return None
-        text = data[place:end].partition(b";")[0].strip()
-        if not _SIZE.fullmatch(text):
-            raise Malformed(f"a chunk's size {text[:20]!r}")
-        size, start = int(text, 16), end + 2
-        if size == 0:
-            return _after_trailers(data, start, b"".join(parts))
-        if len(data) < start + size + 2:
-            return None
-        if data[start + size : start + size + 2] != b"\r\n":
-            raise Malformed("a chunk that is longer than it says")
-        parts.append(data[start : start + size])
-        place = start + size + 2
+    __slots__ = ("_left", "_parts", "_rest", "_trailing", "_within")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._rest = b""
+        self._left, self._within, self._trailing = 0, False, False
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The body, if it is whole with this.
+
+        Raises:
+            Malformed: a size is none, or something stands behind the end.
+        """
+        data, place = self._rest + data, 0
+        self._rest = b""
+        while True:
+            if self._left:
+                part = data[place : place + self._left]
+                self._parts.append(part)
+                place, self._left = place + len(part), self._left - len(part)
+                if self._left:
+                    return None
+            end = data.find(b"\r\n", place)
+            if self._within and end != place and len(data) - place >= 2:
+                raise Malformed("a chunk that is longer than it says")
+            if end < 0:
+                self._rest = data[place:]
+                if len(self._rest) > _LONGEST_HEAD:
+                    raise Malformed(f"a chunk's size of over {_LONGEST_HEAD} bytes")
+                return None
+            line, place = data[place:end], end + 2
+            if self._trailing and not line:
+                if len(data) > place:
+                    raise Malformed(f"{len(data) - place} bytes behind an answer that nothing asked for")
+                return b"".join(self._parts)
+            if self._within:  # the line that ends a chunk
+                self._within = False
+            elif not self._trailing:
+                self._left = _size(line)
+                self._within, self._trailing = self._left > 0, self._left == 0
 
 
-def _after_trailers(data: bytes, place: int, body: bytes) -> bytes | None:
-    while True:
-        end = data.find(b"\r\n", place)
-        if end < 0:
-            return None
-        if end == place:
-            if len(data) > end + 2:
-                raise Malformed(f"{len(data) - end - 2} bytes behind an answer that nothing asked for")
-            return body
-        place = end + 2
+def _size(line: bytes) -> int:
+    text = line.partition(b";")[0].strip()
+    if not _SIZE.fullmatch(text):
+        raise Malformed(f"a chunk's size {text[:20]!r}")
+    return int(text, 16)

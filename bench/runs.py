@@ -20,6 +20,8 @@ PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 _BUSY = 0.95
 # Sends that are late by this share of the p99, and this many seconds, are part of what was measured.
 _LATE, _LATE_S = 0.2, 0.0005
+# So far behind what is due the generator cannot reach the rate, whatever the server does.
+_BEHIND_S = 0.1
 _WINDOW_S, _DIGITS = 1.0, 7
 
 
@@ -51,11 +53,13 @@ def described(tally: Tally, order: Order, processes: int, stages: Stages | None)
         "stages_s": split(tally, stages),
         "generator": {
             "processes": processes,
+            "missing": tally.missing,
             "cores": round(tally.cores, 3),
             "busiest_core": round(tally.busiest, 3),
             "waited_for_core": round(tally.starved, 3),
             "late_p99_s": round(float(np.percentile(late, 99)), _DIGITS) if len(late) else None,
             "backlogged": tally.backlogged,
+            "behind_s": round(tally.behind_s, _DIGITS),
         },
         "answers": {"compared": tally.compared, "first_wrong": tally.example or None},
         "connections_opened": tally.opened,
@@ -119,6 +123,12 @@ def split(tally: Tally, stages: Stages | None) -> dict[str, float] | None:
 def void(run: Run) -> str | None:
     """Why a run says nothing of the server: the generator was what was measured. None where it counts."""
     generator = run["generator"]
+    if missing := generator.get("missing", 0):
+        return f"{missing} of {generator['processes']} generators died or said nothing of it; it holds what others saw"
+    if (behind := generator.get("behind_s", 0.0)) > _BEHIND_S:
+        return f"requests were due faster than the generator sends them: at the end it was {behind:.2f} s behind"
+    if not run["requests"] and not run["ended"]:
+        return "no request was due while it was measured"
     if generator["busiest_core"] >= _BUSY:
         return f"a generator took {generator['busiest_core']:.0%} of a core: it may be what was measured"
     late, slowest = generator["late_p99_s"], run["p99_s"]
@@ -164,14 +174,7 @@ def warnings(run: Run, most: int, form: str = BINARY) -> list[dict[str, str]]:
     """
     found, name, generator = list[tuple[str, str]](), load(run), run["generator"]
     if run["void"]:
-        more, least = 2 * generator["processes"], form in (JSON, GRPC)
-        found.append(
-            (
-                f"{name}: void: {run['void']}",
-                f"--processes {more} where cores are free, or run the bench on a machine of its own"
-                f"{f'; --form {BINARY} costs it the least' if least else ''}",
-            )
-        )
+        found.append((f"{name}: void: {run['void']}", _against_void(run, form)))
     elif generator["busiest_core"] + generator["waited_for_core"] >= _BUSY:
         found.append(
             (
@@ -219,6 +222,19 @@ def warnings(run: Run, most: int, form: str = BINARY) -> list[dict[str, str]]:
     return [{"text": text, "remedy": remedy} for text, remedy in found]
 
 
+def _against_void(run: Run, form: str) -> str:
+    generator = run["generator"]
+    if generator.get("missing"):
+        return "see what it said above, and whether memory ran out (dmesg)"
+    if not run["requests"] and not generator.get("behind_s"):
+        return "a longer --seconds: answers take longer, or the rate is too low"
+    more, least = 2 * generator["processes"], form in (JSON, GRPC)
+    return (
+        f"--processes {more} where cores are free, or run the bench on a machine of its own"
+        f"{f'; --form {BINARY} costs it the least' if least else ''}"
+    )
+
+
 def _remedy(failures: dict[str, int]) -> str:
     kinds = " ".join(failures)
     if "wrong" in failures:
@@ -228,6 +244,8 @@ def _remedy(failures: dict[str, int]) -> str:
         )
     if "503" in kinds or "429" in kinds:
         return "the server refuses what it cannot do in time: lower --concurrency or --rate, or let more wait there"
+    if "no socket" in failures:
+        return "lower --concurrency or --connections, or allow more descriptors (ulimit -n)"
     if "timeout" in failures:
         return "lower --concurrency or --rate, or give answers longer with --timeout"
     if set(failures) == {"unsent"}:

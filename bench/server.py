@@ -163,7 +163,7 @@ class Session:
             self._doubt(run, order.most)
         self.interrupted = self.interrupted or ended
         self.lost = self.lost or tally.lost or silent(run)
-        if self.lost or self.interrupted:
+        if self.lost or self.interrupted or tally.missing:
             raise _Ended
         return run
 
@@ -184,9 +184,9 @@ class _Ended(Exception):
 
 
 def silent(run: Run) -> bool:
-    """Nothing was answered rightly, and nothing else was answered either."""
-    quiet = {"timeout", "refused", "connection", "unsent"}
-    return not run["latencies_s"] and bool(run["failures"]) and set(run["failures"]) <= quiet and run["ended"] is None
+    """Nothing was answered rightly, nothing else was answered either, and that is not for the generator's sake."""
+    quiet, kinds = {"timeout", "refused", "connection"}, set(run["failures"]) - {"unsent"}
+    return not (run["latencies_s"] or run["ended"] or run["void"]) and bool(kinds) and kinds <= quiet
 
 
 def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -> dict[str, Any]:
@@ -215,10 +215,10 @@ def _result(found: Target, made: Payloads, session: Session, notes: list[str]) -
 
 
 def exit_code(result: dict[str, Any]) -> int:
-    """0 all is well; 1 requests failed or were wrong, or no rate kept the limit; 3 the server was lost; 130 ^C."""
+    """0 all is well; 1 some failed, were wrong or none, or no rate kept the limit; 3 it was cut off; 130 ^C."""
     if result["interrupted"]:
         return 130
-    if result["lost"]:
+    if result["lost"] or any(run["generator"].get("missing") for run in result["runs"]):
         return 3
     missed = result["slo"] is not None and result["slo"]["rate_per_s"] is None
     judged = [run for run in result["runs"] if run["purpose"] in ("sweep", "rate", "confirm", "loadgen")]
@@ -226,4 +226,4 @@ def exit_code(result: dict[str, Any]) -> int:
         run for run in judged if run["purpose"] == "confirm"
     ][-1:]
     wrong = any("wrong" in run["failures"] for run in result["runs"])
-    return int(missed or wrong or any(runs.failed(run) for run in kept))
+    return int(missed or wrong or any(runs.failed(run) or not run["requests"] for run in kept))

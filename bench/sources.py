@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ def _shape(declared: tuple[int, ...], rows: int, given: tuple[int, ...] | None) 
 
 
 def _values(generator: np.random.Generator, datatype: str, shape: Sequence[int]) -> Any:
+    if math.prod(shape) > MOST_BYTES:
+        raise PenstockError(f"an input has shape {list(shape)}, which is too large to be made up; --shape sets another")
     if datatype == "BYTES":
         words = [f"word {number}" for number in generator.integers(0, 1000, int(np.prod(shape)))]
         return np.array(words, object).reshape(shape)

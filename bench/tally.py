@@ -17,13 +17,15 @@ _SUMS = ("client_s", "waited_s", "server_s", "queue_s", "compute_s")
 class Tally:
     """Counts are of requests that were due while it was measured, seconds of those that were answered rightly.
 
+    One of the warm-up that was under way when measuring began counts too if it was never answered.
     `latencies` run from the moment at which a request was due to the one at which its answer was read; `moments` are
     when they were due, in seconds from the begin of measuring. `late` is from the due moment to the sending, of those
     that had a connection. `arrived` counts right answers that were read while it was measured, whenever they were due.
-    `backlogged` had no connection free when they were due. `cores` is the processor time of all processes by the
+    `backlogged` had no connection free when they were due. `behind_s` is how long what was due and not even looked at
+    had been due when sending ended, at most. `cores` is the processor time of all processes by the
     second, `busiest` that of the busiest; `starved` the longest that one was ready to run and had no core, by the
     second (Linux, /proc/self/schedstat). `lost`: nobody answers any more; `stopped`: the caller ended it; `hopeless`:
-    so many were late that it could not be met any more.
+    so many were late that it could not be met any more. `missing` processes died, or told nothing of it.
     """
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -35,11 +37,13 @@ class Tally:
     backlogged: int = 0
     compared: int = 0
     opened: int = 0
+    missing: int = 0
     timed: int = 0
     seconds: float = 0.0
     cores: float = 0.0
     busiest: float = 0.0
     starved: float = 0.0
+    behind_s: float = 0.0
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_SUMS, 0.0))
     example: str = ""
     lost: bool = False
@@ -66,11 +70,11 @@ def together(tallies: Iterable[Tally]) -> Tally:
         for name in _ARRAYS:
             getattr(whole, name).extend(getattr(each, name))
         whole.failures.update(each.failures)
-        for name in ("requests", "arrived", "backlogged", "compared", "opened", "timed", "cores"):
+        for name in ("requests", "arrived", "backlogged", "compared", "opened", "missing", "timed", "cores"):
             setattr(whole, name, getattr(whole, name) + getattr(each, name))
         for name, seconds in each.sums.items():
             whole.sums[name] += seconds
-        for name in ("seconds", "busiest", "starved"):
+        for name in ("seconds", "busiest", "starved", "behind_s"):
             setattr(whole, name, max(getattr(whole, name), getattr(each, name)))
         whole.example = whole.example or each.example
         for name in ("lost", "stopped", "hopeless"):

@@ -6,8 +6,8 @@ Any server of the Open Inference Protocol, over HTTP or gRPC: penstock, Triton, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -20,7 +20,7 @@ from penstock.bench.httpanswers import Answer, Head
 from penstock.bench.stages import Stages
 from penstock.client.access import Access
 from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, first_line
 
 SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 _BINARY = "binary_tensor_data"
@@ -140,7 +140,7 @@ class Target:
             request = messages.message("ModelStatisticsRequest")(name=self.model).SerializeToString()
             answer_ = messages.message("ModelStatisticsResponse").FromString(self.call("ModelStatistics", request))
             return stages.of_messages(answer_.model_stats)
-        except (PenstockError, Unanswered, ValueError, KeyError, TypeError, AttributeError):
+        except Exception:  # no answer, or one that holds anything else: the runs are worth more than these
             return None
 
     def close(self) -> None:
@@ -163,16 +163,31 @@ def connect(url: str, model: str | None, access: Access, timeout_s: float, grpc:
     """
     if url.lower().startswith(("grpc://", "grpcs://")):
         target = _over_grpc(url, access, timeout_s)
-        _see_server_by_call(target)
-        _see_model_by_call(target, model)
+        with _understood(target):
+            _see_server_by_call(target)
+            _see_model_by_call(target, model)
         return target
     where = place(url)
     target = Target(str(where), access, timeout_s, where, secure=where.secure)
     target.grpc_target = grpc or _beside(where)
     target._http = Server(where, Patience(0, timeout_s), access)
-    _see_server(target)
-    _see_model(target, model if model is not None else where.model)
+    with _understood(target):
+        _see_server(target)
+        _see_model(target, model if model is not None else where.model)
     return target
+
+
+@contextmanager
+def _understood(target: Target) -> Iterator[None]:
+    """Have whatever goes wrong in reading what a server says of itself and its models be the server's."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise PenstockError(
+            f"{target.url}: what it says of itself or its models is not the protocol's: {first_line(error)}"
+        ) from None
 
 
 def _beside(where: Place) -> str:

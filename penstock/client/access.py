@@ -84,6 +84,7 @@ def header(text: str) -> tuple[str, str]:
         PenstockError: it is not of that form.
     """
     name, colon, value = text.partition(":")
-    if not colon or not re.fullmatch(r"[\w-]+", name.strip(), re.ASCII) or not value.strip().isprintable():
-        raise PenstockError(f"--header {text[:80]!r}: must be NAME: VALUE, as in 'authorization: Bearer …'")
+    sendable = value.strip().isprintable() and value.isascii()
+    if not colon or not re.fullmatch(r"[\w-]+", name.strip(), re.ASCII) or not sendable:
+        raise PenstockError(f"--header {text[:80]!r}: must be NAME: VALUE in ASCII, as in 'authorization: Bearer …'")
     return name.strip().lower(), value.strip()

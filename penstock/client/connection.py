@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email.utils
+import functools
 import http.client
+import io
 import json
 import random
 import socket
@@ -98,6 +100,35 @@ def place(url: str) -> Place:
     return Place(parts.scheme == "https", host, port, path, unquote(model) or None)
 
 
+class _Until(io.RawIOBase):
+    """What a socket receives until a moment: its own timeout begins anew with every byte."""
+
+    def __init__(self, held: socket.socket, raw: io.RawIOBase, until: float) -> None:
+        self._held, self._raw, self._until = held, raw, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Any:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._held.settimeout(left)
+        return self._raw.readinto(buffer)  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that is whole until a moment, or is none."""
+
+    def __init__(self, held: socket.socket, *given: Any, until: float, **named: Any) -> None:
+        super().__init__(held, *given, **named)
+        self.fp = io.BufferedReader(_Until(held, self.fp.detach(), until))
+
+
 class Server:
     """A server, with one open connection for each thread that asks it; `close` ends what is under way."""
 
@@ -181,6 +212,9 @@ class Server:
     def _sent(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> Answer:
+        until = time.monotonic() + self._patience.timeout_s
+        connection.sock.settimeout(self._patience.timeout_s)
+        connection.response_class = functools.partial(_Response, until=until)  # type: ignore[assignment]
         try:
             with suppress(
                 BrokenPipeError, ConnectionResetError

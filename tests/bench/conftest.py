@@ -29,13 +29,20 @@ class Behaviour:
     refuse_every: int = 0
     delay_s: float = 0.0
     hang: bool = False
+    hang_at: int = 0
+    hang_in_runs: bool = False
     chunked: bool = False
     closes: bool = False
     extensions: tuple[str, ...] = ()
     statistics: bool = False
     jitter: bool = False
+    alike_every: int = 0
     stall_at: float = float("inf")
     stall_s: float = 0.0
+    slow_in_runs_s: float = 0.0
+    timing: str = ""
+    raw: bytes = b""
+    said: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -45,6 +52,7 @@ class Toy:
     behaviour: Behaviour
     listener: socket.socket
     answered: int = 0
+    in_runs: bool = False
     connections: list[socket.socket] = field(default_factory=list)
     dead: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -94,6 +102,8 @@ class Toy:
             return
 
     def _answer(self, path: str, body: bytes) -> bytes:
+        if path in self.behaviour.said:
+            return _http(200, self.behaviour.said[path])
         metadata = {"datatype": "FP32", "shape": [-1, WIDTH]}
         match path:
             case "/v2":
@@ -103,6 +113,8 @@ class Toy:
             case "/v2/models/double":
                 tensors = {"inputs": [{"name": "x", **metadata}], "outputs": [{"name": "y", **metadata}]}
                 return _http(200, {"name": "double", "versions": ["1"], "platform": "toy", **tensors})
+            case "/v2/models/double/stats":  # asked when a run begins
+                self.in_runs = True
             case "/v2/models/double/infer":
                 return self._infer(json.loads(body))
         return _http(404, {"error": "no such thing"})
@@ -112,25 +124,36 @@ class Toy:
         with self.lock:
             self.answered += 1
             number = self.answered
-        if told.hang:
+        if told.raw:
+            return told.raw
+        if told.hang or number == told.hang_at or (told.hang_in_runs and self.in_runs):
             time.sleep(30)
         if time.monotonic() > told.stall_at:
             told.stall_at = float("inf")
             time.sleep(told.stall_s)
-        time.sleep(told.delay_s)
+        time.sleep((told.slow_in_runs_s if self.in_runs else 0.0) or told.delay_s)
         if told.refuse_every and number % told.refuse_every == 0:
             return _http(503, {"error": "busy"})
         (tensor,) = request["inputs"]
         factor = 3.0 if told.wrong_every and number > 200 and number % told.wrong_every == 0 else 2.0
         nudge = 1 + 1e-6 * (number % 5) if told.jitter else 1.0
+        if told.alike_every and number % told.alike_every != 1:
+            nudge = 1 + 1e-6 * number
         data = [factor * value * nudge for value in tensor["data"]]
         output = {"name": "y", "datatype": "FP32", "shape": tensor["shape"], "data": data}
-        return _http(200, {"model_name": "double", "outputs": [output]}, chunked=told.chunked, closes=told.closes)
+        return _http(
+            200,
+            {"model_name": "double", "outputs": [output]},
+            chunked=told.chunked,
+            closes=told.closes,
+            timing=told.timing,
+        )
 
 
-def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False) -> bytes:
-    body = json.dumps(content).encode()
+def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False, timing: str = "") -> bytes:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     ending = "Connection: close\r\n" if closes else ""
+    ending += f"Server-Timing: {timing}\r\n" if timing else ""
     if chunked:
         head = f"HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n{ending}\r\n".encode()
         parts = (body[:5], body[5:])

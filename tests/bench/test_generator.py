@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.bench import generator, runs, server
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.connections import Connections, Endpoint
 from penstock.bench.generator import LOST_S, Order, Run
@@ -29,14 +30,16 @@ def due(value: float = 1.0) -> Expected:
     return Expected(json.dumps({"outputs": [tensor]}).encode(), None)
 
 
-def run(port: int, *, precise: bool = False, stop: Callable[[], bool] = lambda: False, **told: Any) -> Tally:
+def run(
+    port: int, *, precise: bool = False, timed: bool = False, stop: Callable[[], bool] = lambda: False, **told: Any
+) -> Tally:
     order = Order(
         **{"begin": time.monotonic(), "warmup_s": 0.1, "seconds": 0.5, "timeout_s": 5.0, "slots": 2, "most": 64, **told}
     )
     road = Connections(Endpoint("127.0.0.1", port), [request(1), request(2)], precise=precise)
     checker = Checker([due(1), due(2)], 0.01)
     try:
-        return Run(road, checker.right, 2, order, stop=stop).go()
+        return Run(road, checker.right, 2, order, timed=timed, stop=stop).go()
     finally:
         road.close()
 
@@ -54,6 +57,7 @@ def test_a_closed_loop_has_one_request_under_way_on_each_connection(toy: Callabl
 def test_an_open_loop_sends_when_it_is_due(toy: Callable[..., Any], poisson: bool) -> None:
     tally = run(toy(delay_s=0.01).port, rate_per_s=200.0, poisson=poisson, seconds=1.0, precise=True, seed=3)
     assert tally.failures == {}
+    assert tally.behind_s < 0.1
     assert 150 < tally.requests < 260
     assert len(tally.latencies) == tally.requests
     moments = np.sort(tally.moments)
@@ -80,6 +84,20 @@ def test_more_connections_are_opened_where_they_are_needed(toy: Callable[..., An
     assert np.median(tally.latencies) == pytest.approx(0.2, abs=0.1)
 
 
+def test_a_rate_beyond_the_generator_s_reach_is_its_own_and_not_the_server_s(toy: Callable[..., Any]) -> None:
+    began = time.monotonic()
+    order = Order(0.0, 0.0, 0.5, 0.5, 2, 4, rate_per_s=2e7)
+    tally = run(toy().port, rate_per_s=order.rate_per_s, timeout_s=0.5, warmup_s=0.0, most=4)
+    assert time.monotonic() - began < 4
+    assert tally.behind_s > 0.1
+    assert len(tally.latencies) > 10
+    found = runs.described(tally, order, 1, None)
+    assert "faster than the generator sends them" in found["void"]
+    assert not server.silent({**found, "latencies_s": [], "failures": {"unsent": 9, "timeout": 2}})
+    assert not server.silent({**found, "void": None, "latencies_s": [], "failures": {"unsent": 9}})
+    assert server.silent({**found, "void": None, "latencies_s": [], "failures": {"unsent": 9, "timeout": 2}})
+
+
 def test_a_wrong_answer_is_a_failure_and_one_that_is_near_is_none(toy: Callable[..., Any]) -> None:
     tally = run(toy(wrong_every=10, jitter=True).port)
     assert set(tally.failures) == {"wrong"}
@@ -100,6 +118,20 @@ def test_an_answer_that_does_not_come_is_a_timeout(toy: Callable[..., Any]) -> N
     assert not tally.latencies
 
 
+@pytest.mark.parametrize("rate", [None, 100.0])
+def test_who_hangs_from_the_warm_up_on_is_counted(toy: Callable[..., Any], rate: float | None) -> None:
+    tally = run(toy(hang=True).port, timeout_s=0.8, warmup_s=0.2, slots=2, most=2, rate_per_s=rate)
+    assert tally.failures["timeout"] >= 2
+    assert sum(tally.failures.values()) == tally.requests
+
+
+def test_one_that_hangs_among_others_is_counted(toy: Callable[..., Any]) -> None:
+    server = toy(hang_at=3)
+    tally = run(server.port, timeout_s=0.8, warmup_s=0.2)
+    assert tally.failures == {"timeout": 1}
+    assert tally.requests == len(tally.latencies) + 1
+
+
 @pytest.mark.parametrize("told", [{"chunked": True}, {"closes": True}])
 def test_other_ways_to_answer_are_read_too(toy: Callable[..., Any], told: dict[str, bool]) -> None:
     tally = run(toy(**told).port)
@@ -115,6 +147,20 @@ def test_a_server_that_dies_ends_the_run_and_what_there_was_is_kept(toy: Callabl
     assert tally.arrived > 20
     assert tally.seconds < 1.5
     assert set(tally.failures) <= {"connection", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf", "truncated"), (b"junk\r\n\r\n", "malformed")],
+)
+def test_who_answers_badly_is_not_lost(
+    toy: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, raw: bytes, kind: str
+) -> None:
+    monkeypatch.setattr(generator, "LOST_S", 0.2)
+    tally = run(toy(raw=raw, closes=True).port)
+    assert not tally.lost
+    assert set(tally.failures) == {kind}
+    assert not server.silent({"latencies_s": [], "failures": tally.failures, "ended": None, "void": None})
 
 
 def test_a_server_that_comes_back_is_asked_again(toy: Callable[..., Any]) -> None:
@@ -147,6 +193,16 @@ def test_a_run_ends_once_its_limit_cannot_be_kept(toy: Callable[..., Any]) -> No
     tally = run(toy(delay_s=0.05).port, rate_per_s=100.0, seconds=30.0, hopeless_s=0.02, hopeless=5)
     assert tally.hopeless
     assert tally.seconds < 2
+
+
+@pytest.mark.parametrize(("timing", "seconds"), [("total;dur=1.5, queue;dur=0.5", 0.0015), ("total;dur=1.2.3", None)])
+def test_the_server_s_own_times_are_added_up_where_they_are_numbers(
+    toy: Callable[..., Any], timing: str, seconds: float | None
+) -> None:
+    tally = run(toy(timing=timing).port, timed=True, seconds=0.2)
+    assert tally.failures == {}
+    assert tally.timed == (0 if seconds is None else len(tally.latencies))
+    assert tally.sums["server_s"] == pytest.approx(tally.timed * (seconds or 0.0))
 
 
 def test_tallies_pass_through_a_pipe_and_are_put_together(toy: Callable[..., Any]) -> None:

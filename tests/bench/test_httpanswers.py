@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 import pytest
@@ -72,6 +73,16 @@ def test_noise_is_refused_or_waited_on_and_never_an_answer(data: bytes) -> None:
     reader = AnswerReader()
     with suppress(Malformed):
         assert reader.feed(data) is None or data.startswith(b"HTTP/1.")
+
+
+def test_a_long_body_in_chunks_is_looked_at_once() -> None:
+    body, began = b"x" * (32 << 20), time.process_time()
+    data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks(body, 1 << 20)
+    reader = AnswerReader()
+    found = [reader.feed(data[at : at + 65_536]) for at in range(0, len(data), 65_536)]
+    assert found[-1] is not None
+    assert found[-1].body == body
+    assert time.process_time() - began < 1.0
 
 
 def test_interim_answers_are_passed_over() -> None:

@@ -131,6 +131,13 @@ def test_answers_that_are_never_alike_are_counted_but_not_compared(toy: Callable
     assert failed(result) == 0
 
 
+def test_one_answer_that_is_alike_by_chance_does_not_make_them_comparable(toy: Callable[..., Any]) -> None:
+    plan = Plan(concurrency=(1,), tolerance=0.0, **QUICK)
+    # Of 64 payloads that are answered alone, the first is answered again as before.
+    result = server.measure(toy(alike_every=64).url, "double", plan)
+    assert any("not compared" in note for note in result["notes"])
+
+
 def test_a_server_that_dies_leaves_what_there_was_and_exit_code_3(toy: Callable[..., Any], tmp_path: Path) -> None:
     served, file = toy(delay_s=0.002), tmp_path / "out.json"
     told = ["--concurrency", "2,4", "--seconds", "20", "--warmup", "0", "--timeout", "2", "--json", str(file)]
@@ -179,6 +186,24 @@ def test_a_server_that_hangs_is_given_up_in_bounded_time(toy: Callable[..., Any]
     assert time.monotonic() - began < 20
     assert found.returncode == 2
     assert "no answer within 0.5 s" in found.stderr
+
+
+def test_a_server_that_hangs_from_the_first_run_on_is_lost_and_has_no_capacity(toy: Callable[..., Any]) -> None:
+    plan = Plan(concurrency=(2, 4), seconds=0.3, warmup_s=0.2, timeout_s=0.6)
+    result = server.measure(toy(hang_in_runs=True).url, "double", plan)
+    assert len(result["runs"]) == 1
+    assert result["runs"][0]["failures"] == {"timeout": 2}
+    assert result["capacity"] is None
+    assert server.exit_code(result) == 3
+
+
+def test_a_run_that_no_answer_ended_in_says_nothing(toy: Callable[..., Any]) -> None:
+    result = server.measure(toy(slow_in_runs_s=0.8).url, "double", Plan(concurrency=(1,), seconds=0.3, warmup_s=0.1))
+    assert result["runs"][0]["requests"] == 0
+    assert "no request was due" in result["runs"][0]["void"]
+    assert "--seconds" in result["warnings"][-1]["remedy"]
+    assert result["capacity"] is None
+    assert server.exit_code(result) == 1
 
 
 @pytest.mark.parametrize(

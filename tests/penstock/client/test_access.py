@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.access import Access, access
+from penstock.client.access import Access, access, header
 from penstock.errors import PenstockError
 
 
@@ -51,3 +51,9 @@ def test_the_system_s_certificates_are_trusted_where_none_are_named() -> None:
     context = Access().context
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
+
+
+@pytest.mark.parametrize("text", ["X: ünïcödé", "no colon", "X y: 1", "X: a\nb"])
+def test_a_header_that_cannot_be_sent_is_refused(text: str) -> None:
+    with pytest.raises(PenstockError, match="must be NAME: VALUE in ASCII"):
+        header(text)

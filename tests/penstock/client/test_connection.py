@@ -25,7 +25,7 @@ Step = tuple[int, dict[str, str], bytes]
 class Scripted:
     """A server that answers as the script says, one step a request, and the last of them from then on."""
 
-    def __init__(self, *steps: Step | str) -> None:
+    def __init__(self, *steps: Step | str | bytes) -> None:
         self.steps, self.asked, self.times = list(steps), [], []
         held = self
 
@@ -37,6 +37,12 @@ class Scripted:
                 held.asked.append((self.path, body, self.client_address[1]))
                 held.times.append(time.monotonic())
                 step = held.steps[0] if len(held.steps) == 1 else held.steps.pop(0)
+                if isinstance(step, bytes):  # and then a byte now and then
+                    self.wfile.write(step)
+                    with suppress(OSError):
+                        while True:
+                            time.sleep(0.05)
+                            self.wfile.write(b" ")
                 if step == "break":
                     self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort")
                     self.close_connection = True
@@ -67,7 +73,7 @@ class Scripted:
 def scripted() -> Iterator[Callable[..., Scripted]]:
     made: list[Scripted] = []
 
-    def start(*steps: Step | str) -> Scripted:
+    def start(*steps: Step | str | bytes) -> Scripted:
         made.append(Scripted(*steps))
         return made[-1]
 
@@ -117,6 +123,26 @@ def test_one_connection_serves_many_requests_of_a_thread(scripted: Callable[...,
     assert [held.ask("POST", f"/{n}", b"x").body for n in range(2)] == [b"1", b"2"]
     assert len({port for _, _, port in there.asked}) == 1
     held.close()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n"],
+)
+def test_an_answer_that_comes_byte_by_byte_has_no_more_time(scripted: Callable[..., Scripted], begun: bytes) -> None:
+    there, began = scripted(ok(), begun), time.monotonic()
+    held = server(there.url, retries=0, timeout_s=0.5)
+    assert held.ask("POST", "/").status == 200
+    with pytest.raises(Unanswered, match=r"no answer within 0\.5 s"):
+        held.ask("POST", "/")
+    assert 0.4 < time.monotonic() - began < 2
+
+
+def test_each_answer_has_its_time(scripted: Callable[..., Scripted]) -> None:
+    held = server(scripted(ok()).url, timeout_s=0.3)
+    for _ in range(3):
+        assert held.ask("POST", "/").status == 200
+        time.sleep(0.2)
 
 
 def test_a_busy_server_is_asked_again_after_as_long_as_it_says(scripted: Callable[..., Scripted]) -> None:
