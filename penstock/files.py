@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from penstock.errors import PenstockError
 _UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBUSY),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
+    *(errno.ELOOP, errno.ENXIO),
 )
 
 
@@ -39,7 +41,15 @@ def writing(option: str, path: Path, outcome: str) -> Iterator[None]:
 
 
 def write_whole(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None:
-    """Write a file by renaming a finished one into its place; its folder must be there."""
+    """Write a file by renaming a finished one into its place; its folder must be there.
+
+    A link stays, and the file that it leads to is replaced. A device or a pipe stays too, and is written to.
+    """
+    if _is_special(path):
+        with path.open("wb") as file:
+            file.write(data)
+        return
+    path = path.resolve()  # of a link: renaming onto it would replace the link
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -48,6 +58,15 @@ def write_whole(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something that is neither a file nor a folder: a device, a pipe, a socket."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(kind) and not stat.S_ISDIR(kind)
 
 
 def sha256(path: Path) -> str:

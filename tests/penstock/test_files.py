@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import resource
+import socket
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,41 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
     assert caught.value.errno == errno.EFBIG
     assert (tmp_path / "a").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_the_file_that_it_leads_to_is_written(tmp_path: Path, there: bool) -> None:
+    (tmp_path / "kept").mkdir()
+    target = tmp_path / "kept" / "a"
+    if there:
+        target.write_bytes(b"old")
+    (tmp_path / "link").symlink_to(Path("kept") / "a")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert target.read_bytes() == b"new"
+    assert [path.name for path in target.parent.iterdir()] == ["a"]
+
+
+def test_a_pipe_stays_and_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()), daemon=True)
+    reader.start()
+    write_whole(tmp_path / "pipe", b"x" * 100_000)
+    reader.join(5)
+    assert got == [b"x" * 100_000]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_socket_a_loop_of_links_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(tmp_path / "socket"))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    for name in ("socket", "loop", "folder"):
+        with pytest.raises(PenstockError, match=f"{name}: cannot be written"), writing("--csv", tmp_path / name, "-"):
+            write_whole(tmp_path / name, b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "loop", "socket"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EBUSY])
