@@ -177,11 +177,7 @@ def measure(paths: list[str], asked: Asked, files: reporting.Files) -> int:
             raise PenstockError("--logs: is for --loadgen, which writes them")
         with report.watching() as watch:
             result = server.measure(paths[0], model, plan, watch)
-    if files.json is not None:
-        report.write_json(result, files.json)
-    if files.others:
-        reporting.write(result, files)
-    report.show(result)
+    reporting.deliver(report, result, lambda: result, files)
     return int(server.exit_code(result))
 
 

@@ -172,15 +172,11 @@ def _measured(
     sources: dict[str, Any],
     files: reporting.Files,
 ) -> int:
-    """Measure artifacts, write and show what was found; gives the exit code."""
+    """Measure artifacts, show and write what was found; gives the exit code."""
     measure = import_stage("penstock.bench.measure", "bench")
     report = import_stage("penstock.bench.report", "bench")
     result = measure.measure(paths, measure.Plan(**plan), reference, **sources)
-    if files.json is not None:
-        report.write_json(result, files.json)
-    if files.others:
-        reporting.write(report.as_dict(result), files)
-    report.show(result)
+    reporting.deliver(report, result, functools.partial(report.as_dict, result), files)
     return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,15 +34,48 @@ class Files:
     csv: Path | None = None
     html: Path | None = None
 
-    @property
-    def others(self) -> bool:
-        """Whether any is wanted that is made of the JSON."""
-        return self.csv is not None or self.html is not None
+
+def deliver(report: Any, result: Any, content: Callable[[], dict[str, Any]], files: Files) -> None:
+    """Show what was measured, and then write it: neither is lost where the other fails, nor one file by another.
+
+    Args:
+        report: the module that shows such a result, and writes it as JSON.
+        result: what was measured.
+        content: gives the JSON that the other files are made of.
+        files: where they go.
+
+    Raises:
+        PenstockError: a file could not be written.
+    """
+    try:
+        report.show(result)
+    finally:
+        steps: list[Callable[[], None]] = []
+        if files.json is not None:
+            steps.append(functools.partial(report.write_json, result, files.json))
+        if files.csv is not None or files.html is not None:
+            steps.append(lambda: _write(_parsed(content()), files.csv, files.html))
+        _all(steps)
 
 
-def write(content: dict[str, Any], files: Files) -> None:
-    """The reports of a measurement that was just made, given as its JSON."""
-    _write(import_stage("penstock.bench.recorded", "bench").parse(content), files.csv, files.html)
+def _parsed(content: dict[str, Any]) -> Any:
+    return import_stage("penstock.bench.recorded", "bench").parse(content)
+
+
+def _all(steps: list[Callable[[], None]]) -> None:
+    """Take every step, whichever of them fails.
+
+    Raises:
+        PenstockError: what was said of those that failed.
+    """
+    said = list[str]()
+    for step in steps:
+        try:
+            step()
+        except PenstockError as error:
+            said.append(str(error))
+    if said:
+        raise PenstockError("; ".join(said))
 
 
 def again(source: Path, csv: Path | None, html: Path | None) -> None:
@@ -52,12 +87,13 @@ def again(source: Path, csv: Path | None, html: Path | None) -> None:
 
 
 def _write(result: Any, csv: Path | None, html: Path | None) -> None:
-    if csv is not None:
-        import_stage("penstock.bench.table", "bench").write(result, csv)
-        say(f"wrote {csv}")
-    if html is not None:
-        import_stage("penstock.bench.page", "bench").write(result, html)
-        say(f"wrote {html}")
+    wanted = ((csv, "penstock.bench.table"), (html, "penstock.bench.page"))
+    _all([functools.partial(_write_one, result, module, path) for path, module in wanted if path is not None])
+
+
+def _write_one(result: Any, module: str, path: Path) -> None:
+    import_stage(module, "bench").write(result, path)
+    say(f"wrote {path}")
 
 
 def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
@@ -67,8 +103,6 @@ def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None
     old, new = (recorded.read(path, "--compare") for path in files)
     wanted = THRESHOLD if threshold is None else threshold
     found = import_stage("penstock.bench.compare", "bench").compare(old, new, wanted)
-    if json is not None:
-        comparison.write_json(found, json)
-    comparison.show(found)
+    deliver(comparison, found, dict, Files(json))
     if found.regressions:
         raise typer.Exit(1)

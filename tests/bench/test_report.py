@@ -133,6 +133,20 @@ def test_the_exit_code_says_what_became_of_it(
     assert ("failed: " in done.output) == (failure is not None)
 
 
+def test_the_table_comes_first_and_a_file_that_cannot_be_written_costs_no_other(
+    result: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("penstock.bench.measure.measure", lambda *_: result)
+    gone = tmp_path / "gone"
+    done = bench("models", "--json", f"{gone}/a.json", "--html", f"{gone}/a.html", "--csv", f"{tmp_path}/a.csv")
+    told = "cannot be written: No such file or directory"
+    said = f"--json {gone}/a.json: {told}; the figures are not kept; --html {gone}/a.html: {told}; the page is not kept"
+    assert str(done.exception) == said
+    assert "speed vs digits-onnx-fp32" in done.output
+    assert done.output.endswith(f"\nwrote {tmp_path}/a.csv\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
 def test_a_real_interrupt_ends_it_soon_with_what_there_is(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "bench", str(repository / "digits-onnx-fp32"), "--batch", "1"]
     command += ["--seconds", "60", "--json", str(tmp_path / "bench.json")]
