@@ -114,6 +114,9 @@ def bench(
     the server was lost; 130 interrupted. After 1, 3 and 130 what was measured is shown and written.
     """
     given = dict(locals())
+    read = [(f"--{name.replace('_', '-')}", given[name]) for name in ("data", "source", "key_file", "ca")]
+    read += [("--from", recorded), *(("--compare", path) for path in compare or ())]
+    reporting.keep_apart({"--json": json, "--csv": csv, "--html": html}, read)
     if compare is not None:
         reporting.only(context, "--compare", "compare", "threshold", "json")
         reporting.compare(compare, threshold, json)

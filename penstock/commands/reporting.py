@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,25 @@ def only(context: typer.Context, option: str, *others: str) -> None:
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in others:
             name = parameter.opts[0] if parameter.param_type_name == "option" else "an artifact or a server"
             raise PenstockError(f"{option} measures nothing: it cannot be given together with {name}")
+
+
+def keep_apart(written: dict[str, Path | None], read: Sequence[tuple[str, Path | None]]) -> None:
+    """See that no file is to be written that is read, or written for another option too.
+
+    Args:
+        written: paths by option.
+        read: options with their paths.
+
+    Raises:
+        PenstockError: one is; a device, as /dev/null, may be.
+    """
+    held = {os.path.realpath(path): option for option, path in read if path is not None}
+    for option, path in written.items():
+        if path is None or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        other = held.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise PenstockError(f"{option} {path}: is the file of {other} too, and would replace it; name another")
 
 
 @dataclass(frozen=True)
