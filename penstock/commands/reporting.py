@@ -39,7 +39,7 @@ def keep_apart(written: dict[str, Path | None], read: Sequence[tuple[str, Path |
     """
     held = {os.path.realpath(path): option for option, path in read if path is not None}
     for option, path in written.items():
-        if path is None or (os.path.exists(path) and not os.path.isfile(path)):
+        if path is None or (path.exists() and not path.is_file()):
             continue
         other = held.setdefault(os.path.realpath(path), option)
         if other != option:
