@@ -26,7 +26,7 @@ def items(result: Result) -> dict[Key, Item]:
         }
     form = (result.payload.get("form"), result.payload.get("rows"), result.server.get("model"))
     found: dict[Key, Item] = {}
-    # Probes are short, and only find the way; so is the guess before them, which counts where no other run has its load.
+    # Probes are short, and only find the way; so is the guess before them, which counts where no other has its load.
     told = [run for run in result.runs if run.purpose != "probe"]
     for run in sorted(told, key=lambda run: run.purpose == "guess"):
         load = run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s

@@ -18,6 +18,7 @@ from rich.table import Table
 from penstock.bench import fleet, runs
 from penstock.bench.server import Watch
 from penstock.files import write_whole, writing
+from penstock.screen import Screen
 
 _WIDE = 150
 _STAGES = ("client", "network", "server", "queue", "compute")
@@ -65,7 +66,7 @@ class _Line:
 
 def show(result: dict[str, Any]) -> None:
     """Print it; the table is the last thing on stdout but for what the runs come to."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console = Screen(_WIDE)
     served, payload, facts = result["server"], result["payload"], result["environment"]
     console.print(
         f"{served['url']}: {served['name'] or 'a server'} {served['version']}, model {served['model']}"
