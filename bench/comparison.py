@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from penstock.bench.compare import FAMILY_ERROR, Compared, Comparison
 from penstock.files import write_whole, writing
+from penstock.screen import Screen
 
 # The exit code where nothing is slower for certain, and not everything could be compared.
 UNTOLD = 4
@@ -22,7 +21,7 @@ _WORDS = {"slower": "SLOWER", "worse": "MORE FAILURES", "faster": "faster", "sam
 
 def show(found: Comparison) -> None:
     """Print what differs between the two, then the table, and the verdict last."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console = Screen(_WIDE)
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True)

@@ -156,7 +156,7 @@ def _same_model(one: Row, other: Row) -> bool:
 def _ceilings(row: Row, result: Result) -> dict[Setting, Ceiling]:
     """The least time of a batch at each setting, where it is known."""
     place, most, adds = row.place(result.plan.device), len(os.sched_getaffinity(0)), _multiply_adds(row, result)
-    if not result.peaks or adds is None or row.unavailable is not None:
+    if not result.peaks or adds is None or not row.alive:
         return {}
     inputs, outputs = row.artifact.golden()
     each = sum(array.nbytes / len(array) for array in (*inputs.values(), *outputs.values()))

@@ -6,9 +6,11 @@ of an artifact. Rules: https://github.com/mlcommons/inference_policies/blob/mast
 
 from __future__ import annotations
 
+import os
 import queue
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -182,16 +184,32 @@ def _started(loadgen: Any, sut: Any, qsl: Any, settings: Settings, desk: Desk) -
     logs.log_output.outdir = str(settings.logs)
     logs.log_output.copy_summary_to_stdout = False
     logs.enable_trace = False
-    thread = threading.Thread(target=loadgen.StartTestWithLogSettings, args=(sut, qsl, told(loadgen, settings), logs))
-    thread.start()
+    done = threading.Event()
+
+    def carry_out() -> None:
+        try:
+            loadgen.StartTestWithLogSettings(sut, qsl, told(loadgen, settings), logs)
+        finally:
+            done.set()
+
+    threading.Thread(target=carry_out).start()
+    # Not by joining: until Python 3.13 a thread whose join was interrupted counts as ended, and LoadGen still runs.
     try:
-        while thread.is_alive():
-            thread.join(0.1)
+        done.wait()
     except KeyboardInterrupt:
         desk.ended = True
-        thread.join(settings.seconds)
+        _wait_for_its_end(done)
         return True
     return False
+
+
+def _wait_for_its_end(done: threading.Event) -> None:
+    """Until LoadGen has asked all that it had planned; what it runs on must not go before. A second ^C ends it all."""
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)  # the ordinary way out takes the interpreter away from under LoadGen
 
 
 def told(loadgen: Any, settings: Settings) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -70,6 +70,16 @@ class Row:
         return self.artifact.receipt.name
 
     @property
+    def alive(self) -> bool:
+        """Whether it runs here, and has not failed at every setting."""
+        return self.unavailable is None and any(cell.failure is None for cell in self.cells.values())
+
+    def fail(self, error: Exception) -> None:
+        """Note at every setting why it is not measured."""
+        for cell in self.cells.values():
+            cell.fail(error)
+
+    @property
     def in_memory(self) -> bool:
         """Whether it is a source that PyTorch runs as it is, not an export in a folder."""
         return self.artifact.receipt.format == "torch"
@@ -130,7 +140,7 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
         sources: gives rows of the artifacts' source, which go first.
 
     Raises:
-        PenstockError: a path holds no artifact, no such reference, or none of them runs here.
+        PenstockError: a path holds no artifact, no such reference, or none of them runs here and answers rightly.
     """
     rows = [_row(path, plan.device) for path in artifact.find(paths)]
     rows = list({row.artifact.folder.resolve(): row for row in rows}.values())  # each once
@@ -144,23 +154,42 @@ def measure(paths: list[Path], plan: Plan, reference: str | None = None, sources
     result = Result(rows, _reference(able, reference), plan, environment.machine(plan.device, gpu=on_gpu), [])
     result.notes += _settings(able, plan)
     for row in able:
-        row.artifact.check_digests()
+        with _failing(row):
+            row.artifact.check_digests()
     try:
         with ExitStack() as stack:
-            _prepare(able, result)
-            alive = [row for row in able if any(cell.failure is None for cell in row.cells.values())]
-            if not alive:
-                raise PenstockError(
-                    "nothing could be measured: " + "; ".join(f"{n}: {why}" for n, _, why in result.failures)
-                )
-            runners = _load(alive, plan, stack)
-            for row in alive:
+            _prepare(_alive(result), result)
+            runners = _load(_alive(result), plan, stack)
+            for row in _alive(result):
                 _score(row, runners[row.name, plan.threads[0]][0], plan, result.notes)
+            alive = _alive(result)
+            result.reference = _reference(alive, None) if reference is None else reference
             _time(alive, runners, result)
     except KeyboardInterrupt:
         result.interrupted = True
     _even_out(able)
     return result
+
+
+def _alive(result: Result) -> list[Row]:
+    """The rows that can still be measured.
+
+    Raises:
+        PenstockError: there are none.
+    """
+    found = [row for row in result.rows if row.alive]
+    if not found:
+        raise PenstockError("nothing could be measured: " + "; ".join(f"{n}: {why}" for n, _, why in result.failures))
+    return found
+
+
+@contextmanager
+def _failing(row: Row) -> Iterator[None]:
+    """What fails in the block fails the row at every setting, and the others are measured."""
+    try:
+        yield
+    except Exception as error:  # whatever a runtime raises
+        row.fail(error)
 
 
 def _row(path: Path, device: str) -> Row:
@@ -213,17 +242,24 @@ def _settings(rows: list[Row], plan: Plan) -> list[str]:
 def _load(rows: list[Row], plan: Plan, stack: ExitStack) -> Runners:
     """Runners enough that every stream has one, or its own place in one, as a server's instances do."""
     runners: Runners = {}
-    most = max(plan.streams)
     for row in rows:
-        lanes = {"callers": most} if row.artifact.receipt.runtime == "tensorrt" and most > 1 else {}
-        for threads in plan.threads:
-            held = runners[row.name, threads] = []
-            while not held or sum(runner.callers for runner in held) < most:
-                loaded = row.artifact.load(device=plan.device, threads=threads, **lanes)
-                held.append(stack.enter_context(loaded))
-            if not row.in_memory:
-                replay.replay(row.artifact, held[0])  # the speed of wrong answers is of no use
+        with _failing(row), ExitStack() as own:
+            for threads in plan.threads:
+                runners[row.name, threads] = _enough(row, threads, plan, own)
+                if not row.in_memory:
+                    replay.replay(
+                        row.artifact, runners[row.name, threads][0]
+                    )  # the speed of wrong answers is of no use
+            stack.push(own.pop_all())
     return runners
+
+
+def _enough(row: Row, threads: int | None, plan: Plan, stack: ExitStack) -> list[Runner]:
+    most, held = max(plan.streams), list[Runner]()
+    lanes = {"callers": most} if row.artifact.receipt.runtime == "tensorrt" and most > 1 else {}
+    while not held or sum(runner.callers for runner in held) < most:
+        held.append(stack.enter_context(row.artifact.load(device=plan.device, threads=threads, **lanes)))
+    return held
 
 
 def _prepare(rows: list[Row], result: Result) -> None:
@@ -265,6 +301,8 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
         note = f"no accuracy: {error}"
         if note not in notes:
             notes.append(note)
+    except Exception as error:  # whatever a runtime raises
+        row.fail(error)
 
 
 def _time(rows: list[Row], runners: Runners, result: Result) -> None:

@@ -24,11 +24,13 @@ def items(result: Result) -> dict[Key, Item]:
             if cell.rounds_s
         }
     form = (result.payload.get("form"), result.payload.get("rows"), result.server.get("model"))
-    return {
-        (*map(str, form), run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s): (result, run)
-        for run in result.runs
-        if run.purpose != "probe"  # those are short, and only find the way
-    }
+    found: dict[Key, Item] = {}
+    # Probes are short, and only find the way; so is the guess before them, which counts where no other has its load.
+    told = [run for run in result.runs if run.purpose != "probe"]
+    for run in sorted(told, key=lambda run: run.purpose == "guess"):
+        load = run.mode, run.concurrency if run.mode == "closed" else None, run.rate_per_s
+        found.setdefault((*map(str, form), *load), (result, run))
+    return found
 
 
 def title(item: Item) -> str:

@@ -10,19 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from penstock.bench import loads
+from penstock.bench.amounts import Amount, Count, Facts, Number, Positive, Seconds, Share, Some, in_order
 from penstock.errors import PenstockError
 from penstock.signature import first_message
 
 VERSION = 1
 _LARGEST = 2**30
 
-Seconds = Annotated[float, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Interval = tuple[float, float]
+Interval = Annotated[tuple[Seconds, Seconds], AfterValidator(in_order)]
 
 
 class _Part(BaseModel):
@@ -40,7 +38,7 @@ class Clock(_Part):
     """Seconds that one fixed piece of work took in each round: how fast the machine was then."""
 
     rounds_s: tuple[Positive, ...] = ()
-    others_cores: tuple[Seconds, ...] = ()  # what other processes used in each round
+    others_cores: tuple[Amount, ...] = ()  # what other processes used in each round
 
 
 class Control(_Part):
@@ -56,20 +54,26 @@ class Ratio(_Part):
     lo: Seconds | None = None
     hi: Positive | None = None
 
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Ratio:
+        if self.ends is not None:
+            in_order(self.ends)
+        return self
+
     @property
-    def ends(self) -> Interval | None:
+    def ends(self) -> tuple[float, float] | None:
         """Of the interval."""
         return None if self.lo is None or self.hi is None else (self.lo, self.hi)
 
 
 class Score(_Part):
     value: Share
-    samples: int = Field(ge=1)
+    samples: Some
 
 
 class Memory(_Part):
-    host_bytes: int | None = None
-    device_bytes: int | None = None
+    host_bytes: Count | None = None
+    device_bytes: Count | None = None
 
 
 class Transfer(_Part):
@@ -93,32 +97,32 @@ class Figures(_Part):
 class Cell(Figures):
     """One variant at one batch size: its runs by round, in seconds."""
 
-    batch: int = Field(ge=1)
-    threads: int | None = None
-    streams: int | None = None
-    samples: int = Field(0, ge=0)
+    batch: Some
+    threads: Count | None = None
+    streams: Count | None = None
+    samples: Count = 0
     rows_per_second: Positive | None = None
     transfer_s: Transfer | None = None
     joules_per_row: Seconds | None = None
     ceiling_s: Seconds | None = None
     share_of_ceiling: Seconds | None = None
     ratio: Ratio | None = None
-    rounds_s: tuple[tuple[Positive, ...], ...] = ()
+    rounds_s: tuple[Annotated[tuple[Positive, ...], Field(min_length=1)], ...] = ()
     control: Control | None = None
-    loads: int = Field(1, ge=1)  # in how many loads of the model the rounds were measured
+    loads: Some = 1  # in how many loads of the model the rounds were measured
 
 
 class Row(_Part):
     """One variant."""
 
     name: str
-    version: int | None = None
+    version: Count | None = None
     format: str = ""
     precision: str = ""
-    model_bytes: int | None = None
+    model_bytes: Count | None = None
     unavailable: str | None = None
     accuracy: Score | None = None
-    agreement: dict[str, float | None] = {}
+    agreement: dict[str, Share | None] = {}
     load_s: Seconds | None = None
     first_call_s: Seconds | None = None
     memory: Memory | None = None
@@ -127,13 +131,13 @@ class Row(_Part):
 
 class Verdict(_Part):
     fastest: str
-    batch: int | None = None
-    budget: float | None = None
+    batch: Count | None = None
+    budget: Number | None = None
     text: str = ""
 
 
 class _Result(_Part):
-    environment: dict[str, Any] = {}
+    environment: Facts = {}
     notes: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()
     interrupted: bool = False
@@ -145,7 +149,7 @@ class Engines(_Result):
 
     kind: Literal["engines"] = "engines"
     reference: str | None = None
-    ceiling: dict[str, Any] | None = None
+    ceiling: Facts | None = None
     verdict: Verdict | None = None
     rows: tuple[Row, ...] = ()
 
@@ -167,15 +171,15 @@ class Stages(_Part):
 
 
 class Generator(_Part):
-    processes: int | None = None
-    cores: float | None = None
-    late_p99_s: float | None = None
+    processes: Count | None = None
+    cores: Amount | None = None
+    late_p99_s: Number | None = None
 
 
 class Window(_Part):
     """A second or so of a run, in order of time."""
 
-    requests: int = 0
+    requests: Count = 0
     throughput_per_s: Seconds | None = None
     median_s: Seconds | None = None
     p99_s: Seconds | None = None
@@ -185,11 +189,11 @@ class Run(Figures):
     """One load on a server: at a concurrency (closed), or at a rate (open)."""
 
     mode: str
-    concurrency: int | None = None
+    concurrency: Count | None = None
     rate_per_s: Positive | None = None
     seconds: Seconds | None = None
-    requests: int = Field(0, ge=0)
-    failures: dict[str, int] = {}
+    requests: Count = 0
+    failures: dict[str, Count] = {}
     throughput_per_s: Seconds | None = None
     latencies_s: tuple[Seconds, ...] = ()
     windows: tuple[Window, ...] = ()
@@ -198,6 +202,12 @@ class Run(Figures):
     void: str | None = None
     purpose: str | None = None
     ended: str | None = None
+
+    @model_validator(mode="after")
+    def _fails_what_it_asks(self) -> Run:
+        if (failed := sum(self.failures.values())) > self.requests:
+            raise ValueError(f"{failed} failures of {self.requests} requests: there cannot be more than were asked")
+        return self
 
     @property
     def load(self) -> str:
@@ -212,7 +222,7 @@ class Run(Figures):
 
 class Capacity(_Part):
     rate_per_s: Positive
-    concurrency: int | None = None
+    concurrency: Count | None = None
 
 
 class Objective(_Part):
@@ -235,8 +245,8 @@ class Server(_Result):
     """What `penstock bench URL` found."""
 
     kind: Literal["server"] = "server"
-    server: dict[str, Any] = {}
-    payload: dict[str, Any] = {}
+    server: Facts = {}
+    payload: Facts = {}
     runs: tuple[Run, ...] = ()
     capacity: Capacity | None = None
     slo: Objective | None = None

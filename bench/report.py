@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from penstock.bench.figures import as_dict
 from penstock.bench.measure import Result
+from penstock.screen import Screen
 
 _WIDE = 140
 Figures = dict[str, Any]
@@ -22,7 +21,7 @@ def show(result: Result) -> None:
 
 def show_figures(figures: Figures) -> None:
     """The same for figures that were written to a file."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console = Screen(_WIDE)
     for line in (*_head(figures), *_remarks(figures)):
         console.print(line, soft_wrap=True)
     if figures["verdict"]:

@@ -51,7 +51,7 @@ def linear(name: str, values: Sequence[float], most: int = 6, zero: bool = True)
     if zero:
         held.append(0.0)
     low, high = min(held), max(held)
-    if not high > low:
+    if not high - low > 1e-9 * max(abs(low), abs(high)):  # between such ends floats have no room for ticks
         low, high = low - abs(low) * 0.01 - 1e-9, high + abs(high) * 0.01 + 1e-9
     step = _step((high - low) / (most - 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from penstock.bench import fleet, loads, objective, runs
 from penstock.bench.server import Watch
+from penstock.screen import Screen
 
 _WIDE = 170
 _STAGES = ("client", "network", "server", "queue", "compute")
@@ -62,7 +63,7 @@ class _Line:
 
 def show(result: dict[str, Any]) -> None:
     """Print it; the table is the last thing on stdout but for what the runs come to."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console = Screen(_WIDE)
     for line in (_asked(result["server"], result["payload"]), _asking(result["environment"])):
         console.print(line, soft_wrap=True)
     for note in result["notes"]:

@@ -12,7 +12,7 @@ import typer
 import penstock
 from penstock import options
 from penstock.commands import exporting, inspecting, keys, measuring, server, serving, training
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
     name="penstock",
@@ -75,7 +75,7 @@ def _end_early() -> None:
 
 def _end(message: str, code: int, prefix: str = "error: ") -> None:
     """Say why in one line, and leave."""
-    print(f"{prefix}{' '.join(message.split())}", file=sys.stderr)
+    print(f"{prefix}{printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
 
 

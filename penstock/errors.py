@@ -33,6 +33,13 @@ def last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:_LONGEST]
 
 
+def printable(text: str) -> str:
+    """Text of a file's or a server's with whatever would steer a terminal, or be no Unicode, spelt out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 def require(module: str, extra: str, why: str) -> ModuleType:
     """Import an optional dependency, or say which extra brings it.
 

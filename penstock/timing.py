@@ -55,6 +55,12 @@ class Cell:
         """Of all streams together."""
         return self.batch * len(self.samples) / (sum(self.spans) if self.streams > 1 else sum(self.samples))
 
+    def fail(self, error: Exception) -> None:
+        """Note why, and forget what was measured."""
+        self.failure = str(error) if isinstance(error, PenstockError) else first_line(error)
+        for held in (self.rounds, self.spans, self.controls):
+            held.clear()
+
     def ratios(self, reference: Cell) -> list[float]:
         """For each round how many times as fast as `reference` in the same one: ratios of medians."""
         return [
@@ -151,9 +157,7 @@ def _failing(cell: Cell, tolerant: bool) -> Iterator[None]:
     except Exception as error:  # whatever a runtime raises
         if not tolerant:
             raise
-        cell.failure = str(error) if isinstance(error, PenstockError) else first_line(error)
-        for held in (cell.rounds, cell.spans, cell.controls):
-            held.clear()
+        cell.fail(error)
 
 
 def _warm_up(one: Work, threads: ThreadPoolExecutor) -> None:

@@ -57,8 +57,9 @@ def show(file: _File) -> None:
 
     Example: `penstock keys list keys.json`
     """
-    from rich.console import Console
     from rich.table import Table
+
+    from penstock.screen import Screen
 
     keys = import_stage("penstock.serve.keys", "serve")
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -68,7 +69,7 @@ def show(file: _File) -> None:
         rated = ("any", "") if key.rate is None else (f"{key.rate:g}", f"{key.most_at_once:g}")
         created = "" if key.created is None else f"{key.created:%Y-%m-%d}"
         table.add_row(key.name, ", ".join(key.rights), *rated, key.valid, created)
-    Console(highlight=False, markup=False).print(table)
+    Screen().print(table)
     if (fault := keys.open_to_others(file)) is not None:
         print(f"warning: {fault}", file=sys.stderr)
 

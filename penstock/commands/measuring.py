@@ -120,6 +120,9 @@ def bench(
     given = dict(locals())
     files = reporting.Files(json, csv, html, logs)
     files.see()
+    read = [(f"--{name.replace('_', '-')}", given[name]) for name in ("data", "source", "key_file", "ca")]
+    read += [("--from", recorded), *(("--compare", path) for path in compare or ())]
+    reporting.keep_apart({"--json": json, "--csv": csv, "--html": html}, read)
     if compare is not None:
         reporting.only(context, "--compare", "compare", "threshold", "json")
         reporting.compare(compare, threshold, json)
@@ -178,7 +181,7 @@ def _measured(
     sources: dict[str, Any],
     files: reporting.Files,
 ) -> int:
-    """Measure artifacts, write and show what was found; gives the exit code."""
+    """Measure artifacts, show and write what was found; gives the exit code."""
     measure = import_stage("penstock.bench.measure", "bench")
     report = import_stage("penstock.bench.report", "bench")
     result = measure.measure(paths, measure.Plan(**plan), reference, **sources)

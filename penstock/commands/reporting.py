@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json as json_of
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
@@ -26,6 +28,25 @@ def only(context: typer.Context, option: str, *others: str) -> None:
         if source is not None and source.name == "COMMANDLINE" and parameter.name not in others:
             name = parameter.opts[0] if parameter.param_type_name == "option" else "an artifact or a server"
             raise PenstockError(f"{option} measures nothing: it cannot be given together with {name}")
+
+
+def keep_apart(written: dict[str, Path | None], read: Sequence[tuple[str, Path | None]]) -> None:
+    """See that no file is to be written that is read, or written for another option too.
+
+    Args:
+        written: paths by option.
+        read: options with their paths.
+
+    Raises:
+        PenstockError: one is; a device, as /dev/null, may be.
+    """
+    held = {os.path.realpath(path): option for option, path in read if path is not None}
+    for option, path in written.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        other = held.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise PenstockError(f"{option} {path}: is the file of {other} too, and would replace it; name another")
 
 
 @dataclass(frozen=True)
@@ -56,18 +77,46 @@ class Files:
 
 
 def tell(show: Callable[[], None], content: dict[str, Any], files: Files) -> None:
-    """Show a measurement that was just made, and write its JSON and its reports, whatever becomes of the screen."""
+    """Show a measurement that was just made, and write its files; none is lost where another, or the screen, fails.
+
+    Raises:
+        PenstockError: a file could not be written.
+    """
     try:
         show()
     finally:
+        steps: list[Callable[[], None]] = []
         if files.json is not None:
-            with writing("--json", files.json, "the figures are not kept"):
-                write_whole(files.json, dumps(content, indent=1, allow_nan=False).encode())
+            steps.append(functools.partial(_write_json, content, files.json))
         if files.csv is not None or files.html is not None:
-            _write(import_stage("penstock.bench.recorded", "bench").parse(content), files.csv, files.html)
-        for path in (files.json, files.csv, files.html):
-            if path is not None:
-                say(f"wrote {path}")
+            steps.append(lambda: _write(_parsed(content), files.csv, files.html))
+        _all(steps)
+
+
+def _write_json(content: dict[str, Any], path: Path) -> None:
+    with writing("--json", path, "the figures are not kept"):
+        write_whole(path, dumps(content, indent=1, allow_nan=False).encode())
+    say(f"wrote {path}")
+
+
+def _parsed(content: dict[str, Any]) -> Any:
+    return import_stage("penstock.bench.recorded", "bench").parse(content)
+
+
+def _all(steps: list[Callable[[], None]]) -> None:
+    """Take every step, whichever of them fails.
+
+    Raises:
+        PenstockError: what was said of those that failed.
+    """
+    said = list[str]()
+    for step in steps:
+        try:
+            step()
+        except PenstockError as error:
+            said.append(str(error))
+    if said:
+        raise PenstockError("; ".join(said))
 
 
 def again(source: Path, csv: Path | None, html: Path | None) -> None:
@@ -75,9 +124,6 @@ def again(source: Path, csv: Path | None, html: Path | None) -> None:
     recorded = import_stage("penstock.bench.recorded", "bench")
     found = recorded.read(source, "--from")
     _write(found, csv, html)
-    for path in (csv, html):
-        if path is not None:
-            say(f"wrote {path}")
     if csv is None and html is None:
         if found.kind != "engines":
             raise PenstockError(
@@ -91,10 +137,13 @@ def again(source: Path, csv: Path | None, html: Path | None) -> None:
 
 
 def _write(result: Any, csv: Path | None, html: Path | None) -> None:
-    if csv is not None:
-        import_stage("penstock.bench.table", "bench").write(result, csv)
-    if html is not None:
-        import_stage("penstock.bench.page", "bench").write(result, html)
+    wanted = ((csv, "penstock.bench.table"), (html, "penstock.bench.page"))
+    _all([functools.partial(_write_one, result, module, path) for path, module in wanted if path is not None])
+
+
+def _write_one(result: Any, module: str, path: Path) -> None:
+    import_stage(module, "bench").write(result, path)
+    say(f"wrote {path}")
 
 
 def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None) -> None:
@@ -104,8 +153,10 @@ def compare(files: tuple[Path, Path], threshold: float | None, json: Path | None
     old, new = (recorded.read(path, "--compare") for path in files)
     wanted = THRESHOLD if threshold is None else threshold
     found = import_stage("penstock.bench.compare", "bench").compare(old, new, wanted)
-    if json is not None:
-        comparison.write_json(found, json)
-    comparison.show(found)
+    try:
+        comparison.show(found)
+    finally:
+        if json is not None:
+            comparison.write_json(found, json)
     if found.regressions or found.untold:
         raise typer.Exit(1 if found.regressions else comparison.UNTOLD)

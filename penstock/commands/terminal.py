@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.errors import printable
+
 
 def say(line: str) -> None:
-    print(line, flush=True)
+    print(printable(line), flush=True)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import artifact
-from penstock.errors import PenstockError, require
+from penstock.errors import PenstockError, printable, require
 from penstock.inspection.artifacts import ENGINES, of_artifact, of_engine, of_repository, of_samples
 from penstock.inspection.checkpoints import of_foreign, of_ours, of_pickled
-from penstock.inspection.findings import Inspection, command, printable, read_json, sized
+from penstock.inspection.findings import Inspection, command, read_json, sized
 from penstock.inspection.folders import FOLDER_WEIGHTS, of_safetensors, of_transformers
 from penstock.inspection.onnx import of_onnx
 from penstock.inspection.programs import of_exported, of_torchscript

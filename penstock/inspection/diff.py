@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from penstock import artifact, runtimes, synthetic, timing, trial
@@ -22,6 +20,7 @@ from penstock.inspection.findings import sized
 from penstock.inspection.onnx import read_model
 from penstock.runtimes import Runner
 from penstock.runtimes.onnxruntime import read_signature
+from penstock.screen import Screen
 from penstock.signature import Signature
 from penstock.timing import Cell
 
@@ -204,7 +203,7 @@ def show(found: Difference, *, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(asdict(found), indent=1))
         return
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console = Screen(_WIDE)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -11,19 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, printable
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature
 
-
-def printable(text: Any) -> Any:
-    """Text of a file's with whatever would steer a terminal, or be no Unicode, spelt out."""
-    if not isinstance(text, str):
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-
-
-Text = Annotated[str, BeforeValidator(printable)]
+Text = Annotated[str, BeforeValidator(lambda text: printable(text) if isinstance(text, str) else text)]
 
 
 class Inspection(BaseModel):

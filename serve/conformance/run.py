@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rich.console import Console
 from rich.table import Table
 
 from penstock.files import write_whole, writing
+from penstock.screen import Screen
 from penstock.serve.conformance.check import Check
 from penstock.serve.conformance.checks import every
 from penstock.serve.conformance.target import Failed, Skipped, Target
@@ -58,7 +58,7 @@ def show(verdicts: list[Verdict], say: Callable[[str], None]) -> None:
         table.add_row(group, *map(str, counts))
     for line in _lines(verdicts):
         say(line[:400])
-    Console(highlight=False, markup=False).print(table)
+    Screen().print(table)
 
 
 def _lines(verdicts: list[Verdict]) -> Iterator[str]:

@@ -288,6 +288,17 @@ def test_without_windows_a_latency_s_own_interval_is_used() -> None:
     assert {one.unable for one in compare(old, bare, 0.05).compared} == {None, "under 5 windows of time in a run"}
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_guess_takes_no_other_run_s_place_and_counts_where_there_is_no_other(turned: bool) -> None:
+    measured, guess = (
+        samples.run("closed", 32, seconds, 1, purpose=purpose)
+        for seconds, purpose in ((1e-3, "sweep"), (9e-3, "guess"))
+    )
+    runs = [guess, measured] if turned else [measured, guess]
+    assert not compare(of_server(runs=[measured]), of_server(runs=runs), 0.05).regressions
+    assert compare(of_server(runs=[measured]), of_server(runs=[guess]), 0.05).regressions
+
+
 def test_runs_that_only_find_the_way_are_not_compared() -> None:
     runs = [samples.run("poisson", 200, 1e-3, 1), samples.run("poisson", 200, 9e-3, 2, purpose="probe")]
     found = compare(of_server(runs=runs), of_server(runs=runs[:1]), 0.05)

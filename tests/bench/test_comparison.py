@@ -73,6 +73,12 @@ def test_json_has_the_whole_comparison(tmp_path: Path) -> None:
     assert content["compared"][0]["contrast"]["low"] > 1
 
 
+def test_a_comparison_is_shown_also_where_its_file_cannot_be_written(tmp_path: Path) -> None:
+    done = bench("--compare", *files(tmp_path, slower=1.2), "--json", tmp_path / "gone" / "c.json")
+    assert "gone/c.json: cannot be written" in str(done.exception)
+    assert "regression: 2 of " in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

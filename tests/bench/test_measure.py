@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from PIL import Image
 from penstock import datasets, evaluation, timing
 from penstock.artifact import Artifact, read
 from penstock.bench import measure as module
+from penstock.bench.figures import as_dict
 from penstock.bench.measure import Plan, Setting, measure
 from penstock.errors import PenstockError
+from penstock.files import sha256
 from penstock.launches import Parts
 from penstock.timing import ROUNDS
 
@@ -145,6 +148,42 @@ def test_a_batch_that_fails_says_why_and_the_rest_is_measured(
     assert found.failures == [("digits-onnx-int8", Setting(4), "RuntimeError: no memory left")]
     rounds = [[len(cell.rounds) for cell in row.cells.values()] for row in found.rows]
     assert rounds == [[ROUNDS, ROUNDS], [ROUNDS, 0]]
+
+
+def test_artifacts_that_are_damaged_or_answer_wrongly_fail_alone(repository: Path, tmp_path: Path) -> None:
+    for name in ("digits-onnx-fp32", "digits-onnx-fp16"):
+        shutil.copytree(repository / name, tmp_path / name)
+    (tmp_path / "digits-onnx-fp32/1/golden.npz").unlink()
+    _answer_wrongly(tmp_path / "digits-onnx-fp16/1")
+    found = measure([tmp_path, repository / "digits-onnx-int8"], Plan(batches=(1, 4), seconds=0.02))
+    damaged = f"{tmp_path}/digits-onnx-fp32/1/golden.npz: missing; the receipt lists it: export the model again"
+    why = {name: why for name, _, why in found.failures}
+    assert why.pop("digits-onnx-fp32") == damaged
+    assert "digits-onnx-fp16: output 'logits' for its own golden inputs is wrong" in why.pop("digits-onnx-fp16")
+    assert (why, len(found.failures)) == ({}, 4)
+    assert [[len(cell.rounds) for cell in row.cells.values()] for row in found.rows][-1] == [ROUNDS, ROUNDS]
+    assert found.reference == "digits-onnx-int8"
+    assert [row["name"] for row in as_dict(found)["rows"] if row["cells"]] == ["digits-onnx-int8"]
+
+
+def _answer_wrongly(folder: Path) -> None:
+    """Turn the golden answers over, and have the receipt vouch for them."""
+    with np.load(folder / "golden.npz") as held:
+        arrays = {name: -array if "logits" in name else array for name, array in held.items()}
+    np.savez(folder / "golden.npz", **arrays)
+    receipt = json.loads((folder / "penstock.json").read_text())
+    size = (folder / "golden.npz").stat().st_size
+    receipt["files"]["golden.npz"] = {"sha256": sha256(folder / "golden.npz"), "bytes": size}
+    (folder / "penstock.json").write_text(json.dumps(receipt))
+
+
+def test_a_runner_that_fails_where_accuracy_is_measured_fails_alone(
+    repository: Path, broken: Callable[[int, BaseException, int], None]
+) -> None:
+    broken(64, RuntimeError("no memory left"), 0)
+    paths = [repository / "digits-onnx-fp32", repository / "digits-onnx-int8"]
+    found = measure(paths, Plan(batches=(1,), seconds=0.02))
+    assert found.failures == [("digits-onnx-int8", Setting(1), "RuntimeError: no memory left")]
 
 
 @pytest.mark.parametrize(("runs", "rounds"), [(1, 0), (3 + 10 + 5, 1)], ids=["in the warm-up", "in the second round"])

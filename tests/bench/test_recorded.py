@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.bench import recorded
+from penstock.bench import compare, comparison, page, recorded, table
 from penstock.bench.recorded import Engines, Server
 from penstock.errors import PenstockError
 from tests.bench import samples
@@ -57,12 +59,61 @@ def test_keys_of_later_versions_do_no_harm() -> None:
         ),
         ({"rows": [{}]}, "rows.0.name: Field required"),
         ({"clock": {"rounds_s": [-1.0]}}, "clock.rounds_s.0: -1.0: "),
+        ({"clock": {"rounds_s": [10**400]}}, "clock.rounds_s.0: 1000"),
+        ({"rows": [{"name": "a", "cells": [{"batch": 1, "rounds_s": [[]]}]}]}, "rows.0.cells.0.rounds_s.0: []: "),
+        (
+            {"rows": [{"name": "a", "cells": [{"batch": 1, "median_ci_s": [2e-3, 1e-3]}]}]},
+            "rows.0.cells.0.median_ci_s: [0.002, 0.001]: the low end is above the high one",
+        ),
+        ({"environment": {"gpu": {"memory": 10**400}}}, "environment: gpu.memory: 1000"),
+        ({"environment": {"a": [0.0, float("nan")]}}, "environment: a.1: nan: must be a number from "),
     ],
 )
 def test_what_is_no_result_is_refused_with_the_place(change: dict[str, Any], said: str) -> None:
     with pytest.raises(PenstockError) as caught:
         recorded.parse({**samples.engines(), **change}, "--from a.json")
     assert str(caught.value).startswith(f"--from a.json: {said}")
+
+
+def test_more_failures_than_requests_are_refused() -> None:
+    content = samples.server([samples.run("closed", 1, 1e-3, failures={"wrong": 3000})])
+    with pytest.raises(PenstockError, match=r"^the result: runs.0: 3000 failures of 2000 requests: "):
+        recorded.parse(content)
+
+
+@pytest.mark.parametrize("value", [0, -1, 5e-324, 1e-300, 1e15, 1e308, 10**30, 10**400, 4 * [1.0], []])
+@pytest.mark.parametrize("kind", ["engines", "server"])
+def test_what_is_not_refused_breaks_no_report_and_no_comparison(kind: str, value: Any) -> None:
+    cells = [samples.cell(batch, 1e-3, rounds=5) for batch in (1, 8)]
+    content = samples.engines([samples.row("a", cells), samples.row("b", cells)])
+    if kind == "server":
+        content = samples.server([samples.run("closed", 1, 1e-3)])
+        content["runs"][0]["latencies_s"] = content["runs"][0]["latencies_s"][:50]
+    whole = recorded.parse(content)
+    for path in _places(content, ()):
+        with contextlib.suppress(PenstockError):
+            found = recorded.parse(_changed(content, path, value))
+            table.text(found)
+            page.text(found)
+            for old, new in ((whole, found), (found, whole)):
+                json.dumps(comparison.as_dict(compare.compare(old, new, 0.05)), allow_nan=False)
+
+
+def _places(part: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Where everything is, of lists the last two only."""
+    if path:
+        yield path
+    inner = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for key, each in list(inner)[-2:] if isinstance(part, list) else inner:
+        yield from _places(each, (*path, key))
+
+
+def _changed(part: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copied = part.copy()
+    copied[path[0]] = _changed(part[path[0]], path[1:], value)
+    return copied
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,46 @@ def test_the_exit_code_says_what_became_of_it(
     assert ("failed: " in done.output) == (failure is not None)
 
 
+def test_the_table_comes_first_and_a_file_that_cannot_be_written_costs_no_other(
+    result: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("penstock.bench.measure.measure", lambda *_: result)
+    gone = tmp_path / "gone"
+    done = bench("models", "--json", f"{gone}/a.json", "--html", f"{gone}/a.html", "--csv", f"{tmp_path}/a.csv")
+    told = "cannot be written: No such file or directory"
+    said = f"--json {gone}/a.json: {told}; the figures are not kept; --html {gone}/a.html: {told}; the page is not kept"
+    assert str(done.exception) == said
+    assert "speed vs digits-onnx-fp32" in done.output
+    assert done.output.endswith(f"\nwrote {tmp_path}/a.csv\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "a.json", "--html", "./a.json"], "--html a.json: is the file of --from too, and would replace it"),
+        (["--from", "a.json", "--html", "link"], "--html link: is the file of --from too"),
+        (["--compare", "a.json", "b.json", "--json", "b.json"], "--json b.json: is the file of --compare too"),
+        (["models", "--csv", "x", "--html", "x"], "--html x: is the file of --csv too"),
+        (["models", "--source", "a.json", "--json", "a.json"], "--json a.json: is the file of --source too"),
+    ],
+)
+def test_no_file_is_written_over_one_that_is_read_or_written_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.json", "b.json"):
+        Path(name).write_text("kept")
+    Path("link").symlink_to("a.json")
+    assert str(bench(*words).exception).startswith(said)
+    assert [Path(name).read_text() for name in ("a.json", "b.json")] == ["kept", "kept"]
+
+
+def test_a_device_may_be_written_to_twice() -> None:
+    null = Path("/dev/null")
+    reporting.keep_apart({"--csv": null, "--html": null}, [("--from", null)])
+
+
 def test_a_real_interrupt_ends_it_soon_with_what_there_is(repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "bench", str(repository / "digits-onnx-fp32"), "--batch", "1"]
     command += ["--seconds", "60", "--json", str(tmp_path / "bench.json")]

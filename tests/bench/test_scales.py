@@ -68,3 +68,9 @@ def test_ticks_are_short(value: float, shown: str) -> None:
 )
 def test_figures_have_three_digits_that_count(value: float | None, shown: str) -> None:
     assert scales.figure(value) == shown
+
+
+@pytest.mark.parametrize("ends", [(1.0, 1.0 + 2**-52), (1e15, 1e15 + 0.125)])
+def test_ends_that_floats_hardly_tell_apart_have_places_all_the_same(ends: tuple[float, float]) -> None:
+    made = scales.linear("x", ends, zero=False)
+    assert all(0 < made.place(value) < 1 for value in ends)

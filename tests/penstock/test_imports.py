@@ -79,6 +79,7 @@ TORCH_FREE = (
     "penstock.progress",
     "penstock.receipt",
     "penstock.replay",
+    "penstock.screen",
     "penstock.signature",
     "penstock.spool",
     "penstock.synthetic",
