@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import compression, fields, predict, protocol, reader
+from penstock.serve import fields, inflating, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
 from penstock.serve.predict import Bounds, Inputs, Picture
@@ -41,7 +41,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
         return await _decoded(times, reading)
     data, coding = await _body(request, bounds), request.headers.get("content-encoding", "identity")
     if coding != "identity":
-        data = await asyncio.to_thread(compression.inflate, data, coding, bounds.max_body_bytes)
+        data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
     if _of_long_json(data, header_length, kind):
         return await _decoded(times, _read_elsewhere(data, header_length, model, bounds))

@@ -19,11 +19,20 @@ _PIECE, _STEP = 65_536, 2**16
 _LEVEL = 1
 
 
+class Over(RequestError):
+    """The body inflates to more than it may."""
+
+
+def known(coding: str) -> bool:
+    """Whether a Content-Encoding is one that is inflated here."""
+    return coding.strip().lower() in _WINDOW
+
+
 def inflate(body: Body, coding: str, most: int) -> Body | memoryview:
     """The body as it was before its Content-Encoding.
 
     Raises:
-        RequestError: 415 another coding, 400 it is damaged or goes on behind its end, 413 it is over `most` bytes.
+        RequestError: 415 another coding, 400 it is damaged or goes on behind its end; Over: 413, over `most` bytes.
     """
     coding = coding.strip().lower()
     if coding in ("", "identity"):
@@ -36,7 +45,7 @@ def inflate(body: Body, coding: str, most: int) -> Body | memoryview:
         for start in range(0, len(view), _PIECE):
             for part in _parts(stream, view[start : start + _PIECE]):
                 if found.filled + len(part) > most:
-                    raise RequestError(f"the body inflates to over the limit of {most} bytes (--max-body-mb)", 413)
+                    raise Over(f"the body inflates to over the limit of {most} bytes (--max-body-mb)", 413)
                 found.add(part)
             if stream.eof and start + _PIECE < len(view):
                 raise RequestError(f"the body is {coding} that goes on behind its end")

@@ -9,6 +9,7 @@ from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, InstanceLost, RejectedInput
 from penstock.serve.errors import RequestError
+from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
 from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 
@@ -17,17 +18,20 @@ _SAME: dict[str, type[Exception]] = {
     for kind in (
         *(RequestError, BadImage, BadTable, SignatureMismatch, PenstockError),
         *(RejectedInput, InstanceDead, InstanceLost),
+        *(QueueFull, Expired, Unmeetable, Closed, Hung),
     )
 }
-"""Errors that are the same on both sides; any other is a RuntimeError there, and its traceback stays here."""
+"""Errors that are the same on both sides, as which more particular ones go too; any other is a RuntimeError there, and
+its traceback stays here."""
 
 
 def described(error: Exception) -> dict[str, Any]:
     """A failure as JSON has it."""
-    kind, message = type(error).__name__, str(error)
-    if kind not in _SAME:
+    message = str(error)
+    kind = next((kind.__name__ for kind in type(error).__mro__ if _SAME.get(kind.__name__) is kind), "")
+    if not kind:
         traceback.print_exception(error)
-        kind, message = "", f"{kind}: {message}"
+        message = f"{type(error).__name__}: {message}"
     written = message.encode("utf-8", "backslashreplace").decode()  # it may quote halves of surrogate pairs
     return {"error": kind, "message": written, "status": getattr(error, "status", 500)}
 

@@ -1,4 +1,4 @@
-"""A process that reads long JSON: a parser holds the interpreter for as long as it takes, and with it everybody else.
+"""A process that reads what is long: a parser holds the interpreter for as long as it takes, and with it everybody.
 
 60 MB of numbers keep every thread of the process that parses them from running for a third of a second at a time, and
 for a second in all. So what is long goes to one process beside the server, a request at a time, and comes back as
@@ -47,10 +47,16 @@ class Died(Exception):
 
 
 class Reader:
-    """One such process, asked from any event loop. `module` is what it runs, as serve/reading.py is written."""
+    """One such process, asked from any event loop.
 
-    def __init__(self, module: str = "penstock.serve.reading") -> None:
-        self._module = module
+    Args:
+        what: it reads, in the plural, as clients are told.
+        instead: what they should do if it cannot be read.
+        module: what it runs, as serve/reading.py is written.
+    """
+
+    def __init__(self, what: str, instead: str, module: str = "penstock.serve.reading") -> None:
+        self._what, self._instead, self._module = what, instead, module
         self._thread: CallThread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._current: _Wish | None = None
@@ -72,7 +78,7 @@ class Reader:
             RequestError: 503, the process died over it; or whatever the call raises.
         """
         if self._waiting >= MOST_WAITING:
-            raise QueueFull(f"{self._waiting} requests of long JSON wait to be read; send tensors in binary, or later")
+            raise QueueFull(f"{self._waiting} {self._what} wait to be read; {self._instead}, or send it later")
         if self._thread is None:
             self._thread = CallThread("penstock-reader")
         wish = _Wish(orjson.dumps([name, told]), body)
@@ -81,9 +87,7 @@ class Reader:
         try:
             await asyncio.wait([answered], timeout=timeout_s)
             if not answered.done():
-                raise Expired(
-                    f"no answer within the timeout of {timeout_s:g} s: its JSON is long, and was not read yet"
-                )
+                raise Expired(f"no answer within the timeout of {timeout_s:g} s: {self._what} take long to be read")
             found: Found | Exception = answered.result()
         finally:
             self._waiting -= 1
@@ -114,7 +118,9 @@ class Reader:
             whole = True
             return found
         except (OSError, Died) as error:
-            return _lost(error)
+            died = isinstance(error, Died | BrokenPipeError)
+            what = "died over this request" if died else f"could not be asked ({error})"
+            return RequestError(f"the process that reads {self._what} {what}; {self._instead}", 503)
         finally:
             with self._lock:
                 self._current = None
@@ -142,11 +148,6 @@ class Reader:
     def process_id(self) -> int | None:
         """The process's, once there has been one."""
         return None if self._process is None else self._process.pid
-
-
-def _lost(error: Exception) -> RequestError:
-    what = "died over this request" if isinstance(error, Died | BrokenPipeError) else f"could not be asked ({error})"
-    return RequestError(f"the process that reads long JSON {what}; send its tensors in binary", 503)
 
 
 def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> Found | Exception:
@@ -189,4 +190,4 @@ def read(stream: Any, size: int) -> memoryview:
     return held
 
 
-READER = Reader()
+READER = Reader("bodies of long JSON", "send its tensors in binary")

@@ -1,4 +1,4 @@
-"""What the process that reads long JSON does: `python -m penstock.serve.reading`, begun by serve/reader.py.
+"""What a process that reads long bodies does: `python -m penstock.serve.reading`, begun by serve/reader.py.
 
 It makes calls out of a fixed table, of arguments in JSON and a body, and answers with JSON and the bytes of arrays.
 Nothing that passes between the two processes could be run by either.
@@ -18,7 +18,7 @@ import orjson
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
-from penstock.serve import failures
+from penstock.serve import compression, failures
 from penstock.serve.protocol import InferRequest, Wanted, decode
 from penstock.serve.reader import LENGTH, LENGTHS, Died, Found, read, write
 from penstock.serve.tensors import text_bytes
@@ -52,8 +52,13 @@ def _predict(body: memoryview, told: dict[str, Any]) -> Found:
     return {}, bodies.long_inputs(body, told)
 
 
+def _inflate(body: memoryview, told: dict[str, Any]) -> Found:
+    found = compression.inflate(body, told["coding"], told["most"])
+    return {}, {"body": np.frombuffer(found, np.uint8)}
+
+
 Calls = Mapping[str, Callable[[memoryview, dict[str, Any]], Found]]
-CALLS: Calls = {"infer": _infer, "predict": _predict}
+CALLS: Calls = {"infer": _infer, "predict": _predict, "inflate": _inflate}
 
 
 def _laid(array: NDArray[np.generic]) -> Buffer:

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from typing_extensions import Buffer
 
-from penstock.serve import compression, protocol, reader, reading, replies
+from penstock.serve import compression, inflating, protocol, reader, reading, replies
 from penstock.serve.errors import RequestError, explained
 from penstock.serve.limits import Receive, bounded
 from penstock.serve.model import Model
@@ -30,7 +30,6 @@ from penstock.serve.watch import Watch
 
 _HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 _LONG_JSON, _MANY_NUMBERS = 65_536, 16_384
-_MOST_INFLATING = 2
 Answer = tuple[int, dict[str, str], Sequence[Buffer]]
 GONE: Answer = (499, {}, [])
 
@@ -52,7 +51,6 @@ class Infer:
 
     def __init__(self, repository: Repository, watch: Watch, regions: Regions, tracer: Tracer, most_bytes: int) -> None:
         self.most_bytes = most_bytes
-        self._inflating = asyncio.Semaphore(_MOST_INFLATING)
         self._repository = repository
         self._watch = watch
         self._regions = regions
@@ -128,9 +126,8 @@ class Infer:
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
         if coding == "identity":
             return await self._decoded(model, headers, body)
-        async with self._inflating:  # into memory that not all may take at once
-            inflated = await asyncio.to_thread(compression.inflate, body, coding, self.most_bytes)
-            return await self._decoded(model, headers, inflated)
+        inflated = await inflating.inflated(body, coding, self.most_bytes, model.limits.timeout_s)
+        return await self._decoded(model, headers, inflated)
 
     async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
         said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None

@@ -1,4 +1,4 @@
-"""The process that reads long JSON, with calls beside its own that take their time, or end it."""
+"""The process that reads long bodies, with calls beside its own that take their time, or end it."""
 
 from __future__ import annotations
 

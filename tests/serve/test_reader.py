@@ -45,6 +45,10 @@ def numbers(rows: int, said: int | None = None) -> bytes:
     return text.replace(b"[]", b"[" + b",".join([b"1234567"] * (8 * rows)) + b"]")
 
 
+def reading_process(module: str = "penstock.serve.reading") -> Reader:
+    return Reader("bodies of long JSON", "send its tensors in binary", module)
+
+
 async def ask(beside: Reader, name: str, body: bytes, seconds: float = 0.0, timeout_s: float = 60) -> Any:
     """The text that a call of `readings` gives."""
     said, _ = await beside.call(name, body, {"seconds": seconds}, timeout_s=timeout_s)
@@ -57,7 +61,7 @@ async def decoded(beside: Reader, body: bytes, signature: Signature = SIGNATURE)
 
 def test_a_request_read_elsewhere_is_what_it_would_be_here() -> None:
     body = numbers(1000)
-    found = asyncio.run(decoded(Reader(), body))
+    found = asyncio.run(decoded(reading_process(), body))
     here = protocol.decode(body, None, SIGNATURE)
     assert (found.id, found.outputs, found.timeout_s, found.priority) == ("mine", here.outputs, None, 0)
     assert found.inputs["x"].dtype == np.float32
@@ -80,7 +84,7 @@ def test_arrays_of_every_kind_come_over_as_they_are(dtype: str, datatype: str, s
     entry = {"name": "x", "datatype": datatype, "shape": shape, "data": data}
     outputs = [{"name": "x", "parameters": {"classification": 3}}]
     body = json.dumps({"inputs": [entry], "outputs": outputs, "parameters": {"timeout": 5, "priority": 3}}).encode()
-    found, here = asyncio.run(decoded(Reader(), body, signature)), protocol.decode(body, None, signature)
+    found, here = asyncio.run(decoded(reading_process(), body, signature)), protocol.decode(body, None, signature)
     assert (found.outputs, found.timeout_s, found.priority) == (here.outputs, here.timeout_s, here.priority)
     assert (found.inputs["x"].dtype, found.inputs["x"].shape) == (here.inputs["x"].dtype, here.inputs["x"].shape)
     assert found.inputs["x"].tolist() == here.inputs["x"].tolist()
@@ -88,7 +92,7 @@ def test_arrays_of_every_kind_come_over_as_they_are(dtype: str, datatype: str, s
 
 def test_only_calls_of_the_table_are_made() -> None:
     with pytest.raises(RuntimeError, match="KeyError"):
-        asyncio.run(Reader().call("os.system", b"", {}, timeout_s=60))
+        asyncio.run(reading_process().call("os.system", b"", {}, timeout_s=60))
 
 
 @pytest.mark.parametrize("module", [reader, reading])
@@ -98,13 +102,13 @@ def test_nothing_that_could_be_run_passes_between_the_two(module: Any) -> None:
 
 def test_what_is_wrong_with_it_is_said_as_it_would_be_here() -> None:
     with pytest.raises(RequestError, match="'shape' says") as caught:
-        asyncio.run(decoded(Reader(), numbers(1000, said=999)))
+        asyncio.run(decoded(reading_process(), numbers(1000, said=999)))
     assert caught.value.status == 400
 
 
 def test_the_event_loop_and_other_threads_go_on_meanwhile() -> None:
     async def scenario() -> float:
-        beside, body = Reader(READINGS), numbers(400_000)
+        beside, body = reading_process(READINGS), numbers(400_000)
         await ask(beside, "sleep", b"", 0.0)  # it is there
         reading = asyncio.ensure_future(decoded(beside, body))
         worst, last = 0.0, time.perf_counter()
@@ -121,7 +125,7 @@ def test_the_event_loop_and_other_threads_go_on_meanwhile() -> None:
 
 def test_a_death_over_a_request_is_its_own_and_the_next_is_read() -> None:
     async def scenario() -> str:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         with pytest.raises(RequestError, match="died over this request") as caught:
             await ask(beside, "end", b"")
         assert caught.value.status == 503
@@ -132,7 +136,7 @@ def test_a_death_over_a_request_is_its_own_and_the_next_is_read() -> None:
 
 def test_a_client_that_goes_away_makes_room_for_the_next() -> None:
     async def scenario() -> float:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         await ask(beside, "sleep", b"", 0.0)
         calls = [asyncio.ensure_future(ask(beside, "sleep", b"", 60.0)) for _ in range(3)]
         await asyncio.sleep(0.1)
@@ -147,7 +151,7 @@ def test_a_client_that_goes_away_makes_room_for_the_next() -> None:
 
 def test_whoever_comes_after_one_that_went_away_is_never_refused() -> None:
     async def scenario() -> None:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         await ask(beside, "sleep", b"", 0.0)
         for turn in range(12):
             gone = asyncio.ensure_future(ask(beside, "sleep", b"", 0.005))
@@ -170,7 +174,7 @@ def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(mo
         return found
 
     async def scenario() -> str:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         await ask(beside, "sleep", b"", 0.0)
         gone = asyncio.ensure_future(ask(beside, "sleep", b"gone", 0.0))
         await asyncio.sleep(0.1)
@@ -187,7 +191,7 @@ def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(mo
 
 def test_what_is_not_read_in_time_is_told_and_makes_room_for_the_next() -> None:
     async def scenario() -> None:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         await ask(beside, "sleep", b"", 0.0)
         calls = [asyncio.ensure_future(ask(beside, "sleep", b"", 60.0, timeout_s=0.3)) for _ in range(3)]
         started = time.monotonic()
@@ -202,7 +206,7 @@ def test_what_is_not_read_in_time_is_told_and_makes_room_for_the_next() -> None:
 
 def test_a_process_that_is_stopped_is_ended_at_the_deadline_and_replaced() -> None:
     async def scenario() -> None:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         await ask(beside, "sleep", b"", 0.0)
         stopped = beside.process_id
         assert stopped is not None
@@ -219,10 +223,10 @@ def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_WAITING", 2)
 
     async def scenario() -> None:
-        beside = Reader(READINGS)
+        beside = reading_process(READINGS)
         calls = [asyncio.ensure_future(ask(beside, "sleep", b"", 0.2)) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(QueueFull, match="2 requests of long JSON wait"):
+        with pytest.raises(QueueFull, match="2 bodies of long JSON wait"):
             await ask(beside, "sleep", b"", 0.0)
         await asyncio.gather(*calls)
         assert await ask(beside, "sleep", b"next", 0.0) == "next"
