@@ -1,4 +1,4 @@
-"""What passes between a front end and an engine on a Unix socket: frames, of which those of a request are a few numbers.
+"""What passes between a front end and an engine on a Unix socket: frames, of which a request's are a few numbers.
 
 Arrays lie in slots of memory that both have; a frame says where. What all requests of a kind have in common, its form,
 is told once: the model, and where in a slot each array begins, of which dtype and shape.

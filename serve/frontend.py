@@ -72,14 +72,25 @@ class FrontEnd:
             watch = Watch(self._metrics, tuple(told for told in watched if told is not None))
             forward = Forward(self._connect)
             infer = Infer(self._repository, watch, regions, tracer, settings.bounds.max_body_bytes)
-            app = create_front(self._repository, settings.bounds, forward, access.beside(None), regions, watch, infer)
+            calls, beside, address = Calls(), None, settings.address
+            if address.grpc_port is not None:
+                service = server.rpc_module("rpcfront").FrontService(
+                    self._repository, regions, tracer, watch, access.gate
+                )
+                service.forward, calls = forward, service.calls
+                host = f"[{address.host}]" if ":" in address.host else address.host
+                beside = server.rpc_beside(
+                    service, self._repository, f"{host}:{address.grpc_port}", settings.bounds, access, shared=True
+                )
+            beside = access.beside(beside)
+            app = create_front(self._repository, settings.bounds, forward, beside, regions, watch, infer)
             share = -(-settings.connections.connections // self._workers)
             limits = replace(settings.connections, connections=share)
             connections = Connections(app.infer, limits, access.gate, self._slots.receive)
             config = server.secure(
                 server.config(app if access.gate is None else Guard(app, access.gate), connections), access
             )
-            running = DealtServer(config, connections, self._repository, Calls(), settings.drain, print)
+            running = DealtServer(config, connections, self._repository, calls, settings.drain, print)
             running.control, running.started_with = control, self._started
             self._running = running
             server.settle()

@@ -68,9 +68,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         host, port = listener.getsockname()[:2]
         shown, calls = f"[{host}]" if ":" in host else host, Calls()
         if grpc_port is not None:
-            service = _rpc("rpc").Service(repository, regions, tracer, watch, access.gate)
+            service = rpc_module("rpc").Service(repository, regions, tracer, watch, access.gate)
             calls = service.calls
-            besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
+            besides.insert(0, rpc_beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
         app = create_app(repository, metrics, bounds, beside, regions, tracer, gate=gate, watch=watch)
         if gate is not None:
@@ -110,8 +110,8 @@ def workers_for(settings: Settings) -> int:
 
 def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Callable[[str], None]) -> int:
     """The same with front ends beside the process that runs the models."""
-    access = Access(settings.access)
-    with _bind(settings.address) as listener:
+    access, address = Access(settings.access), settings.address
+    with _bind(address) as listener, _kept(address, shared=True) as grpc_port:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
 
@@ -120,8 +120,11 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
                 say(f"warning: {warning}")
             state = "listening, but not ready," if problems else "ready"
             routes = f"POST /predict/{first}, GET /docs, GET /metrics"
-            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}), {workers} front ends")
+            also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
+            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}; {workers} front ends")
 
+        if grpc_port is not None:
+            settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
         return Family(paths, settings, workers, listener, say, answers).run()
 
 
@@ -201,27 +204,30 @@ class _Kept:
 
 
 @contextmanager
-def _kept(address: Address) -> Iterator[_Kept | None]:
+def _kept(address: Address, *, shared: bool = False) -> Iterator[_Kept | None]:
     if address.grpc_port is None:
         yield None
         return
-    with _bind(replace(address, port=address.grpc_port), "--grpc-port") as held:
+    with _bind(replace(address, port=address.grpc_port), "--grpc-port", shared=shared) as held:
         yield _Kept(held)
 
 
-def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, access: Access) -> Beside:
-    rpcserver = _rpc("rpcserver")
+def rpc_beside(
+    service: Any, repository: Repository, address: str, bounds: Bounds, access: Access, **how: Any
+) -> Beside:
+    """Starts gRPC in the event loop of HTTP."""
+    rpcserver = rpc_module("rpcserver")
 
     async def start() -> Callable[[float], Awaitable[None]]:
         stop: Callable[[float], Awaitable[None]] = await rpcserver.start(
-            service, repository, address, bounds.max_body_bytes, access
+            service, repository, address, bounds.max_body_bytes, access, **how
         )
         return stop
 
     return start
 
 
-def _rpc(module: str) -> Any:
+def rpc_module(module: str) -> Any:
     try:
         return importlib.import_module(f"penstock.serve.{module}")
     except ModuleNotFoundError as error:
@@ -254,11 +260,11 @@ def _refused(address: Address, error: Exception, option: str = "--port") -> Pens
     return PenstockError(f"{host}: cannot be listened at: {reason}; {instead}")
 
 
-def _bind(address: Address, option: str = "--port") -> socket.socket:
+def _bind(address: Address, option: str = "--port", *, shared: bool = False) -> socket.socket:
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
     except (OSError, OverflowError, UnicodeError) as error:
         raise _refused(address, error, option) from None
