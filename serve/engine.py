@@ -17,7 +17,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from penstock.errors import PenstockError
-from penstock.serve import failures, lifecycle, logs, server, supervised, telemetry
+from penstock.serve import failures, lifecycle, logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_app
 from penstock.serve.connection import Connections
@@ -45,6 +45,8 @@ def main(text: str) -> None:
         serve(told, settings, control)
     except PenstockError as error:
         control.tell("failed", **failures.described(error))
+    if threads.any_stuck():
+        threads.hard_end(0)
 
 
 def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 0.25
 # A process that has not answered for so long is dealt no connection; and after so long it is ended.
 _LATE_S, _STALLED_S = 1.0, 5.0
-_HANDSHAKES_S = 0.1
+_HANDSHAKES_S, _PAUSE_S = 0.1, 0.02
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 # Processes that were told to end at once have so long to say what they leave unanswered.
 _CUT_S = 2.0
@@ -203,8 +203,9 @@ class Family:
             self.engine.control.tell("connection", descriptors)
         elif what == "drained":
             member.ended = True
-            self._answered += message["answered"]
-            self.lost += message["lost"]
+            if member is not self.engine:  # whose answers go to front ends
+                self._answered += message["answered"]
+                self.lost += message["lost"]
         for descriptor in descriptors:
             os.close(descriptor)
         if not self._announced and self.engine.ready and all(front.linked for front in self.fronts):
@@ -230,11 +231,15 @@ class Family:
         """Deal each connection that waits to the front end that has the fewest."""
         while True:
             fronts = [front for front in self.fronts if front.well] or [front for front in self.fronts if front.ready]
-            if not fronts:
-                return  # they wait
             try:
-                connection, _ = self._listener.accept()
-            except OSError:
+                connection = self._listener.accept()[0] if fronts else None
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.error("a connection cannot be taken: %s", error.strerror)
+                connection = None
+            if connection is None:
+                time.sleep(_PAUSE_S)  # those that knock wait meanwhile
                 return
             with connection:
                 for front in sorted(fronts, key=lambda front: front.open):

@@ -15,7 +15,7 @@ from typing import Any, cast
 import orjson
 from pydantic import TypeAdapter
 
-from penstock.serve import logs, server, supervised, telemetry
+from penstock.serve import logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_front
 from penstock.serve.connection import Connections
@@ -43,6 +43,8 @@ def main(text: str) -> None:
     settings = TypeAdapter(Settings).validate_python(told["settings"])
     logs.set_up(settings.log_format)
     FrontEnd(told, settings, control).run()
+    if threads.any_stuck():
+        threads.hard_end(0)
 
 
 class FrontEnd:
