@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
-from penstock.preprocess import BadImage, ImagePreprocess, decode_image
+from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.progress import bar
 from penstock.spool import LEAST, pick, spooled
 
@@ -190,7 +190,7 @@ def _decoded(
 
 def _picture(file: Path, preprocess: ImagePreprocess) -> NDArray[np.float32]:
     try:
-        return preprocess.apply(decode_image(file.read_bytes()))
+        return preprocess.read(file.read_bytes())
     except BadImage as error:
         raise PenstockError(f"--data {file}: {error}") from None
     except OSError as error:

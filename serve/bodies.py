@@ -37,7 +37,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     if kind == "multipart/form-data":
         if not hasattr(request.state, "pictures"):  # a form can be read once
             request.state.pictures = await _uploaded(request, bounds)
-        reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds.max_pixels)
+        reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds)
         return await _decoded(times, reading)
     data, coding = await _body(request, bounds), request.headers.get("content-encoding", "identity")
     if coding != "identity":
@@ -53,7 +53,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
             return predict.csv_inputs(model, bytes(data))
         if _is_json(data, kind):
             return predict.json_inputs(model, data, bounds)
-        return predict.image_inputs(model, [Picture(bytes(data))], bounds.max_pixels)
+        return predict.image_inputs(model, [Picture(bytes(data))], bounds)
 
     return await _decoded(times, asyncio.to_thread(decode))
 

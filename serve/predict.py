@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.preprocess import MAX_PIXELS, BadImage, decode_image
+from penstock.preprocess import MAX_PIXELS, BadImage
 from penstock.serve import rows
 from penstock.serve.errors import RequestError
 from penstock.serve.fields import parse_json
@@ -28,12 +28,16 @@ _DATA_URL = re.compile(r"\s*data:[^,]{0,200};base64,", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a request may bring: so many bytes of body, pixels of a decoded image, images; and whether shared memory."""
+    """What a request may bring: so many bytes of body, pixels of a decoded image, images; and whether shared memory.
+
+    With `scaled_decoding` large JPEGs are decoded smaller, as `ImagePreprocess.read` has it.
+    """
 
     max_body_bytes: int = 64 * 2**20
     max_pixels: int = MAX_PIXELS
     max_images: int = 64
     shared_memory: bool = False
+    scaled_decoding: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Picture:
     where: str = ""
 
 
-def image_inputs(model: Model, pictures: Sequence[Picture], max_pixels: int) -> Inputs:
+def image_inputs(model: Model, pictures: Sequence[Picture], bounds: Bounds) -> Inputs:
     """Decode images, and preprocess them as the model was trained: one row each, in order.
 
     Raises:
@@ -56,7 +60,7 @@ def image_inputs(model: Model, pictures: Sequence[Picture], max_pixels: int) -> 
     found = []
     for picture in pictures:
         try:
-            found.append(preprocess.apply(decode_image(picture.data, max_pixels)))
+            found.append(preprocess.read(picture.data, bounds.max_pixels, bounds.scaled_decoding))
         except BadImage as error:
             if not picture.where:
                 raise
@@ -141,7 +145,7 @@ def json_inputs(model: Model, body: bytes | memoryview, bounds: Bounds = Bounds(
         raise too_many_images("'images'", bounds.max_images)
     places = [field] if field == "image" else [f"images[{index}]" for index in range(len(texts))]
     pictures = [Picture(_image(text, place), place) for text, place in zip(texts, places, strict=True)]
-    return image_inputs(model, pictures, bounds.max_pixels)
+    return image_inputs(model, pictures, bounds)
 
 
 def too_many_images(what: str, most: int) -> RequestError:

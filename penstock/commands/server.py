@@ -98,6 +98,14 @@ def serve(
     max_body_mb: Annotated[float, _clients(min=0.001, max=16_384, help="Largest body taken, in MiB.")] = 64.0,
     max_pixels: Annotated[int, _clients(min=1, help="Largest image decoded.")] = 25_000_000,
     max_images: Annotated[int, _clients(min=1, max=1000, help="Images in one request to /predict.")] = 64,
+    scaled_decoding: Annotated[
+        bool,
+        _running(
+            "--scaled-decoding",
+            help="Decode JPEGs of four times what they are resized to, or more, at 1/2, 1/4 or 1/8: 1.6 to 5 times as "
+            "fast, but not training's pixels: of photographs, 0.1 to 1.2 of 255 levels away on average, 20 at most.",
+        ),
+    ] = False,
     max_connections: Annotated[int, _clients(min=1, help="Connections open at once; more are told 503.")] = 4096,
     idle_limit_s: Annotated[
         float, _clients(min=0.1, max=86_400, help="Seconds that a connection may be idle before it is closed.")
@@ -188,7 +196,7 @@ def serve(
             run_limit_s=run_limit_s,
             isolate=isolate,
         ),
-        predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory),
+        predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory, scaled_decoding),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),
         trace_file,
         log_format,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -407,3 +408,167 @@ def test_preprocessing_recorded_before_there_was_a_shorter_side_reads_as_it_did(
     fields = COLOUR.model_dump(mode="json")
     del fields["resize_shorter"]
     assert ImagePreprocess.model_validate(fields) == COLOUR
+
+
+# --- From bytes, bit for bit what plain Pillow and the recorded arithmetic give; and scaled, within a bound -----------
+
+
+def plainly(preprocess: ImagePreprocess, data: bytes) -> NDArray[np.float32]:
+    """The numbers of a file by Pillow's calls and numpy's, one after the other."""
+    shown = Image.open(io.BytesIO(data))
+    if shown.mode.startswith("I"):
+        shown = Image.fromarray((np.asarray(shown) >> 8).astype(np.uint8))
+    shown = shown.convert(preprocess.mode)
+    size = preprocess._resized(*shown.size)
+    shown = shown.resize(size, Image.Resampling[preprocess.resample.upper()])
+    left, top = (round((a - b) / 2) for a, b in zip(size, (preprocess.width, preprocess.height), strict=True))
+    pixels = np.asarray(shown.crop((left, top, left + preprocess.width, top + preprocess.height)))
+    planes = np.atleast_3d(pixels).transpose(2, 0, 1)[None].astype(np.float32)
+    mean, std = (np.array(held, np.float32)[:, None, None] for held in (preprocess.mean, preprocess.std))
+    numbers: NDArray[np.float32] = (planes / np.float32(1 / preprocess.scale) - mean) / std
+    return numbers
+
+
+def smooth(mode: str, width: int, height: int) -> Image.Image:
+    """A picture with the gradients and edges that photographs have, of any mode."""
+    return (
+        picture("RGB", 1 + width // 12, 1 + height // 12)
+        .resize((width, height), Image.Resampling.BICUBIC)
+        .convert(mode)
+    )
+
+
+def saved(shown: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    shown.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def turned() -> Image.Exif:
+    """EXIF that asks for a quarter turn."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return exif
+
+
+FILES: dict[str, Callable[[int, int], bytes]] = {
+    "4:4:4": lambda *size: saved(smooth("RGB", *size), subsampling=0),
+    "4:2:2": lambda *size: saved(smooth("RGB", *size), subsampling=1),
+    "4:2:0": lambda *size: saved(smooth("RGB", *size), subsampling=2, quality=70),
+    "grey": lambda *size: saved(smooth("L", *size)),
+    "CMYK": lambda *size: saved(smooth("CMYK", *size)),
+    "progressive": lambda *size: saved(smooth("RGB", *size), progressive=True),
+    "restart markers": lambda *size: saved(smooth("RGB", *size), restart_marker_rows=1),
+    "EXIF orientation": lambda *size: saved(smooth("RGB", *size), exif=turned()),
+    "PNG": lambda *size: saved(smooth("RGB", *size), "PNG"),
+    "PNG with alpha": lambda *size: saved(picture("RGBA", *size), "PNG"),
+    "PNG of grey and alpha": lambda *size: saved(picture("LA", *size), "PNG"),
+    "PNG of a palette": lambda *size: saved(smooth("P", *size), "PNG"),
+    "PNG of a palette with a transparent colour": lambda *size: saved(smooth("P", *size), "PNG", transparency=3),
+    "PNG with a transparent colour": lambda *size: saved(smooth("RGB", *size), "PNG", transparency=(0, 0, 0)),
+    "PNG of 16 bits": lambda *size: saved(Image.fromarray(np.asarray(smooth("L", *size), np.uint16) * 257), "PNG"),
+    "PNG of 1 bit": lambda *size: saved(smooth("1", *size), "PNG"),
+    "WebP": lambda *size: saved(smooth("RGB", *size), "WEBP"),
+}
+READERS = [square(20, 16, "bilinear"), square(16, 16, "bicubic"), COLOUR, GREY]
+JPEGS = [name for name, data in FILES.items() if data(8, 8).startswith(b"\xff\xd8")]
+
+
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=25, deadline=None)
+@given(width=st.integers(1, 150), height=st.integers(1, 150), reader=st.sampled_from(READERS))
+def test_a_file_gives_the_numbers_of_plain_pillow_bit_for_bit(
+    name: str, width: int, height: int, reader: ImagePreprocess
+) -> None:
+    data = FILES[name](width, height)
+    expected = plainly(reader, data).tobytes()
+    assert reader.read(data).tobytes() == expected
+    assert reader.apply(decode_image(data)).tobytes() == expected
+    if name not in JPEGS:
+        assert reader.read(data, scaled=True).tobytes() == expected
+
+
+def test_a_picture_that_is_read_is_not_written_to() -> None:
+    pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    before = pixels.copy()
+    GREY.normalize(pixels)
+    assert np.array_equal(pixels, before)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_file_is_refused_for_its_own_size_whatever_it_would_be_decoded_at(scaled: bool) -> None:
+    data = saved(smooth("RGB", 400, 300))
+    assert COLOUR.read(data, 120_000, scaled).shape == (1, 3, 5, 7)
+    with pytest.raises(BadImage, match="400x300 = 120000 pixels; the limit is 119999"):
+        COLOUR.read(data, 119_999, scaled)
+    with pytest.raises(BadImage, match=f"limit of {MAX_PIXELS} pixels"):
+        COLOUR.read(png_header(60000, 60000), scaled=scaled)
+    for wrong in (data[: len(data) // 2], b"", b"hello, world"):
+        with pytest.raises(BadImage, match=r"damaged|empty|not an image"):
+            COLOUR.read(wrong, scaled=scaled)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_thin_picture_is_refused_before_its_pixels_are_decoded(scaled: bool) -> None:
+    with pytest.raises(BadImage, match="60000x1 pixels would have 3010560000"):
+        square(224, 224, "bilinear").read(png_header(60000, 1), scaled=scaled)
+
+
+def decoded_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The sizes at which pictures are decoded from now on."""
+    sizes: list[tuple[int, int]] = []
+    numbers = ImagePreprocess._numbers
+
+    def seen(self: ImagePreprocess, image: Image.Image, *how: Any) -> NDArray[np.float32]:
+        sizes.append(image.size)
+        return numbers(self, image, *how)
+
+    monkeypatch.setattr(ImagePreprocess, "_numbers", seen)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((79, 79), (79, 79)),
+        ((80, 80), (40, 40)),
+        ((81, 83), (41, 42)),
+        ((160, 300), (40, 75)),
+        ((159, 300), (80, 150)),
+        ((1000, 320), (125, 40)),
+        ((1000, 900), (125, 113)),
+    ],
+)
+def test_a_jpeg_is_decoded_at_a_scale_that_leaves_twice_what_it_is_resized_to(
+    size: tuple[int, int], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = decoded_at(monkeypatch)
+    reader = square(20, 16, "bilinear")
+    reader.read(saved(smooth("RGB", *size)), scaled=True)
+    reader.read(saved(smooth("RGB", *size)))
+    reader.read(saved(smooth("RGB", *size), "PNG"), scaled=True)
+    square(20, 16, "nearest").read(saved(smooth("RGB", *size)), scaled=True)
+    assert sizes == [expected, size, size, size]
+
+
+def slope(width: int, height: int) -> Image.Image:
+    """Red grows from left to right, green from top to bottom: what is shifted or stretched shows everywhere."""
+    across, down = np.linspace(0, 255, width), np.linspace(0, 255, height)
+    red, green = np.broadcast_to(across, (height, width)), np.broadcast_to(down[:, None], (height, width))
+    return Image.fromarray(np.stack([red, green, (red + green) / 2], axis=-1).round().astype(np.uint8))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    width=st.integers(1, 400),
+    height=st.integers(1, 400),
+    reader=st.sampled_from(READERS),
+    options=st.sampled_from([{"subsampling": 0}, {"subsampling": 2}, {"progressive": True}]),
+)
+def test_scaled_decoding_keeps_every_pixel_where_it_was(
+    width: int, height: int, reader: ImagePreprocess, options: dict[str, Any]
+) -> None:
+    data = saved(slope(width, height), quality=95, **options)
+    std = np.array(reader.std, np.float32)[:, None, None]
+    away = np.abs(reader.read(data, scaled=True) - reader.read(data)) * std / np.float32(reader.scale)
+    assert away.max() <= 6  # without the box that draft gives, 15

@@ -277,6 +277,32 @@ def test_more_files_than_the_bound_are_refused(forms: Server, scan: bytes) -> No
     refused(forms.ask("POST", DIGITS, {"images": ["AAAA"] * 5}), 400, "'images' holds more than 4 images")
 
 
+def test_large_jpegs_are_decoded_smaller_if_that_is_asked_for(
+    forms: Server, forms_repository: Path, start_server: StartServer
+) -> None:
+    buffer = io.BytesIO()
+    noise = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    Image.fromarray(noise).resize((480, 320)).save(buffer, "JPEG")
+    data, wish = buffer.getvalue(), {"Accept": "application/octet-stream"}
+    preprocess = artifact.read(forms_repository / "colours").receipt.preprocess
+    assert preprocess is not None
+    plain, scaled = (preprocess.read(data, scaled=held).tobytes() for held in (False, True))
+    assert plain != scaled
+    for server, due in (
+        (forms, plain),
+        (start_server(forms_repository / "colours", "--scaled-decoding", "--grpc-port", "-1"), scaled),
+    ):
+        sent, kind = multipart(data)
+        for body, headers in (
+            (data, {"Content-Type": "image/jpeg"}),
+            (sent, kind),
+            ({"image": base64.b64encode(data).decode()}, {}),
+        ):
+            answer = server.ask("POST", "/predict/colours", body, {**headers, **wish})
+            assert answer.status == 200, answer.body
+            assert answer.body[int(answer.headers["inference-header-content-length"]) :] == due
+
+
 @pytest.mark.parametrize("extra", ["top_k", "note"])
 def test_a_form_with_more_than_files_is_refused(server: Server, scan: bytes, extra: str) -> None:
     field = f'--edge\r\nContent-Disposition: form-data; name="{extra}"\r\n\r\n3\r\n'.encode()

@@ -95,6 +95,7 @@ FAULTS = {
     ),
     "a gzip bomb or much JSON holds everybody up": (
         "test_compression.py::test_a_bomb_is_refused_at_the_bound_and_nobody_waits_for_it",
+        "test_inflating.py::test_the_event_loop_goes_on_while_a_bomb_is_inflated",
         "test_reader.py::test_the_event_loop_and_other_threads_go_on_meanwhile",
         "test_reader.py::test_a_long_body_beside_inference_is_refused_before_it_is_parsed",
         "test_app.py::test_a_body_declared_too_long_is_a_413_before_any_of_it_is_sent",
@@ -143,6 +144,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "--run-limit-s": ("9", "test_app.py::test_a_model_that_hangs_is_replaced_and_the_server_not_ready_meanwhile"),
     "--max-body-mb": ("3", "test_app.py::test_a_body_declared_too_long_is_a_413_before_any_of_it_is_sent"),
     "--max-pixels": ("99", "test_app.py::test_a_small_file_of_many_pixels_is_refused_undecoded"),
+    "--scaled-decoding": (None, "test_app.py::test_large_jpegs_are_decoded_smaller_if_that_is_asked_for"),
     "--max-images": ("2", "test_app.py::test_more_files_than_the_bound_are_refused"),
     "--max-connections": ("9", "test_connection.py::test_a_connection_too_many_is_told_so_and_the_others_go_on"),
     "--idle-limit-s": ("9", "test_connection.py::test_an_idle_connection_is_closed_and_a_busy_one_is_not"),

@@ -23,7 +23,7 @@ from penstock.serve.model import Limits, Model, load
 from penstock.serve.predict import Bounds, Picture
 from penstock.signature import Dim, ServedTensor, Signature, SignatureMismatch, Tensor
 
-MAX_PIXELS = 1_000_000
+BOUNDS = Bounds(max_pixels=1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +47,14 @@ def test_an_upload_becomes_exactly_the_tensor_that_training_saw(
     assert digits.receipt.preprocess is not None
     expected = digits.receipt.preprocess.normalize(images[:5])
     for image, row in zip(images[:5], expected, strict=True):
-        inputs = predict.image_inputs(digits, [Picture(png(image))], MAX_PIXELS)
+        inputs = predict.image_inputs(digits, [Picture(png(image))], BOUNDS)
         assert list(inputs) == ["image"]
         assert inputs["image"].dtype == np.float32
         assert np.array_equal(inputs["image"], row[None])
 
 
 def test_a_larger_colour_upload_is_resized_to_the_input(digits: Model, png: Callable[[Any], bytes]) -> None:
-    inputs = predict.image_inputs(digits, [Picture(png(np.full((40, 30, 3), 255)))], MAX_PIXELS)
+    inputs = predict.image_inputs(digits, [Picture(png(np.full((40, 30, 3), 255)))], BOUNDS)
     assert inputs["image"].shape == (1, 1, 8, 8)
     assert np.allclose(inputs["image"], (1 - 0.3) / 0.37)
 
@@ -62,18 +62,18 @@ def test_a_larger_colour_upload_is_resized_to_the_input(digits: Model, png: Call
 @pytest.mark.parametrize("data", [b"", b"not an image", b"\x89PNG\r\n\x1a\n", b"GIF89a"])
 def test_bytes_that_are_no_image_are_refused(digits: Model, data: bytes) -> None:
     with pytest.raises(BadImage, match=r"not an image|empty|damaged"):
-        predict.image_inputs(digits, [Picture(data)], MAX_PIXELS)
+        predict.image_inputs(digits, [Picture(data)], BOUNDS)
 
 
 def test_an_image_over_the_pixel_limit_is_refused_with_its_size(digits: Model, png: Callable[[Any], bytes]) -> None:
     with pytest.raises(BadImage, match="11x10 = 110 pixels; the limit is 100 pixels"):
-        predict.image_inputs(digits, [Picture(png(np.zeros((10, 11))))], 100)
-    assert predict.image_inputs(digits, [Picture(png(np.zeros((10, 10))))], 100)
+        predict.image_inputs(digits, [Picture(png(np.zeros((10, 11))))], Bounds(max_pixels=100))
+    assert predict.image_inputs(digits, [Picture(png(np.zeros((10, 10))))], Bounds(max_pixels=100))
 
 
 def test_an_image_for_a_model_that_takes_none_is_refused_with_an_example(pair: Model) -> None:
     with pytest.raises(RequestError, match=r"no image preprocessing.*\"ids\".*\[batch, tokens\]") as raised:
-        predict.image_inputs(pair, [Picture(b"")], MAX_PIXELS)
+        predict.image_inputs(pair, [Picture(b"")], BOUNDS)
     assert raised.value.status == 415
 
 
@@ -163,7 +163,7 @@ def test_an_image_in_base64_is_what_its_bytes_are(
     digits: Model, scans: tuple[Any, Any], png: Callable[[Any], bytes], write: Callable[[bytes], str]
 ) -> None:
     data = png(scans[0][0])
-    expected = predict.image_inputs(digits, [Picture(data)], MAX_PIXELS)["image"]
+    expected = predict.image_inputs(digits, [Picture(data)], BOUNDS)["image"]
     assert np.array_equal(sent(digits, {"image": write(data)})["image"], expected)
     assert np.array_equal(sent(digits, {"images": [write(data)] * 3})["image"], np.concatenate([expected] * 3))
 
@@ -208,7 +208,7 @@ def test_a_bad_image_among_several_is_named(digits: Model, png: Callable[[Any], 
 
 def test_a_bad_image_alone_is_told_without_a_place(digits: Model) -> None:
     with pytest.raises(BadImage, match=r"^the 5 bytes sent are not an image"):
-        predict.image_inputs(digits, [Picture(b"hello")], MAX_PIXELS)
+        predict.image_inputs(digits, [Picture(b"hello")], BOUNDS)
 
 
 def test_more_images_than_the_bound_are_refused_undecoded(digits: Model) -> None:
