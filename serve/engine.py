@@ -11,6 +11,7 @@ import functools
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -60,7 +61,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
     with telemetry.opened(settings.otel) as spans:
         watched = (spans, request_log(settings.log_requests))
         watch = Watch(metrics, tuple(told for told in watched if told is not None))
-        repository, besides = lifecycle.open_with(told["paths"], settings.limits, metrics, settings.lifecycle)
+        repository, besides = lifecycle.open_with(list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle)
         server.announce(repository, functools.partial(_say, control))
         if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")

@@ -175,7 +175,6 @@ class Family:
             self._look_after(member)
 
     def _hear(self, member: Member) -> None:
-        assert member.control is not None
         try:
             while member.control is not None and (found := member.control.hear()) is not None:
                 member.heard, member.asked = time.monotonic(), False

@@ -121,7 +121,7 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
             state = "listening, but not ready," if problems else "ready"
             routes = f"POST /predict/{first}, GET /docs, GET /metrics"
             also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
-            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}; {workers} front ends")
+            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}; {workers} front ends){also}")
 
         if grpc_port is not None:
             settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
