@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from penstock import origin, weights
+from penstock import decoding, origin, weights
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, Say
 from penstock.files import sha256
@@ -74,7 +74,8 @@ def rows(donors: list[Artifact], path: Path, device: str, say: Say, **told: Any)
         made = ", ".join(sorted({one.receipt.source.checkpoint for one in donors}))
         raise PenstockError(f"--source {path}: none of the artifacts was made of this file; they are of {made}")
     donor = next((one for one in kin if one.receipt.precision == "fp32"), kin[0])
-    module = origin.opened(donor, path, say, option="--source", **told).adapted()
+    held = origin.opened(donor, path, say, option="--source", **told)
+    module = decoding.before(held.adapted(), held.card.signature, donor.receipt.preprocess)
     return [_row(donor, path, module, way, precision) for way, precision in WAYS[device.partition(":")[0]]]
 
 

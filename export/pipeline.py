@@ -23,6 +23,7 @@ from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line
 from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
 from penstock.export import graph as graphs
+from penstock.export import wire as wires
 from penstock.export.engine import recipe
 from penstock.export.formats import Built, Options, Source
 from penstock.export.noise import Noise
@@ -31,11 +32,11 @@ from penstock.export.precision import dynamic
 from penstock.export.proving import Terms
 from penstock.export.reference import Reference, refer
 from penstock.export.request import Request
+from penstock.export.wire import Wire
 from penstock.parity import worst
 from penstock.receipt import Candidate, Verification
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import SignatureMismatch
-from penstock.synthetic import synthesize
 
 PRECISIONS = tuple(limits.LIMITS)
 GOLDEN_ROWS = 8
@@ -50,12 +51,18 @@ _NO_ROOM = 1 << 20
 
 @dataclass(frozen=True)
 class _Job:
-    """One checkpoint made ready: what is exported, and what every variant of it is compared with."""
+    """One checkpoint made ready: what is exported, and what every variant of it is compared with.
+
+    `source` and `terms` are of the float road, which lowering and limits are of whatever artifacts take; `origin.card`
+    and `seen`, the reference of the gate, are of what they take.
+    """
 
     request: Request
     origin: Checkpoint
     source: Source
     terms: Terms
+    wire: Wire
+    seen: Reference
     notes: dict[str, Any]
 
 
@@ -155,14 +162,17 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
     started = time.perf_counter()
     origin = checkpoint.load(request.checkpoint, request.override, say)
     card = origin.card
+    wire = wires.of(request.checkpoint, card, pixels=request.pixels)
     given = None
     if request.data is not None:
-        given = datasets.read(request.data, card.preprocess, card.labels)
+        given = datasets.read(request.data, wire.card.preprocess, card.labels)
     say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
-    _check(request, origin, given, request.variants if needing_samples is None else needing_samples)
+    taking = replace(origin, card=wire.card)
+    _check(request, taking, given, request.variants if needing_samples is None else needing_samples)
+    given = None if given is None else wire.numbers(given)
     load_s = time.perf_counter() - started
     module, notes = _fused(request, origin, say)
-    reference = refer(origin, given)
+    reference = refer(origin, wire.samples(origin, given))
     steadiness.check_source(reference, limits.of_source(reference.noise, request.max_error))
     terms = _terms(request, origin, reference, given)
     for precision in request.precisions:
@@ -176,11 +186,11 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
     calibration = given or origin.calibration
     if request.random_data and request.calibration != dynamic.METHOD and _SCALED & set(request.precisions):
         say("note: scales are measured on RANDOM numbers, as --data random asks; the receipt says so")
-        sizes = {name: dim.opt for name, dim in card.signature.dims.items()}
-        calibration = synthesize(card.signature, {**sizes, str(card.signature.batch): _RANDOM_ROWS})
+        calibration = wire.drawn(_RANDOM_ROWS)
     samples = Rows(reference.rows.inputs, None, reference.real).take(reference.samples)
-    source = Source(module, origin.call, card.signature, calibration, samples, origin.kind)
-    return _Job(request, origin, source, terms, {**notes, "load_s": round(load_s, 3)})
+    source = Source(module, origin.call, card.signature, calibration, samples, origin.kind, wire.image)
+    seen = wire.reference(reference)
+    return _Job(request, taking, source, terms, wire, seen, {**notes, "load_s": round(load_s, 3)})
 
 
 def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Rows | None) -> Terms:
@@ -243,7 +253,7 @@ def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, d
 
 
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
-    request, reference = job.request, job.terms.reference
+    request, reference = job.request, job.seen
     variant = request.variant_name(job.origin.card.name, name, precision)
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
@@ -308,7 +318,7 @@ def _timed(
     """How a lowered model's speed compares with float32's here, an engine's with fp16's; a slower one is told."""
     if precision == "fp32" or runtimes.unavailable(built.runtime, built.build):
         return {}
-    reference, device = job.terms.reference, choice.device() if built.runtime == "onnxruntime" else "cpu"
+    reference, device = job.seen, choice.device() if built.runtime == "onnxruntime" else "cpu"
     inputs, signature = take(reference.rows.inputs, slice(GOLDEN_ROWS)), reference.signature
     sibling = job.request.output / f"{variant.removesuffix(precision)}fp16"
     if built.runtime == "tensorrt":
@@ -317,7 +327,7 @@ def _timed(
             say(f"{variant}: {said}")
         return facts
     if built.runtime == "onnxruntime":
-        plain = graphs.write(job.source.graph, work, "reference.onnx")[0]
+        plain = graphs.write(job.source.finished(job.source.graph), work, "reference.onnx")[0]
         full = runtimes.load("onnxruntime", plain, signature, device=device)
     else:
         full = TorchRunner(reference.module, signature)
@@ -338,12 +348,13 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> tuple[Veri
         runtime, file = built.stand_in
     device = _judged_on(built, precision) if here else "cpu"
     # PyTorch has run the module in this process already.
-    careful = runtime != "torch" and trial.needs_care(runtime, file, job.terms.reference.signature, device)
+    careful = runtime != "torch" and trial.needs_care(runtime, file, job.seen.signature, device)
+    budget = job.wire.budget(job.terms.budget(precision))
     proven = proving.prove(
-        job.terms.reference,
+        job.seen,
         runtime,
         file,
-        job.terms.budget(precision),
+        budget,
         precision,
         engine_run=here,
         device=device,
@@ -353,7 +364,7 @@ def _verify(job: _Job, built: Built, folder: Path, precision: str) -> tuple[Veri
     if here and built.rounding is not None and device == "cpu":
         # This CPU computes it in float32; what its precision does elsewhere counts too.
         rounded = proving.prove(
-            *(job.terms.reference, "onnxruntime", built.rounding, job.terms.budget(precision), precision),
+            *(job.seen, "onnxruntime", built.rounding, budget, precision),
             max_error=job.terms.accepted(precision),
         )
         proven = proven.model_copy(update={"distances": tuple(worst([*proven.distances, *rounded.distances]))})

@@ -180,7 +180,7 @@ def _samples(given: Rows | None, origin: Checkpoint, signature: Signature) -> tu
                 f"--data: {rows} nothing: an export that always gives the same answer would pass; give more, or leave "
                 "--data out"
             )
-        return given, True
+        return given, given.real
     if held:
         return Rows(join([rows.inputs for rows in held]), None), True
     sizes = {name: dim.opt for name, dim in signature.dims.items()}

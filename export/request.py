@@ -11,6 +11,7 @@ from penstock.checkpoint import Override
 from penstock.errors import PenstockError
 from penstock.export.engine.recipe import Wishes
 from penstock.export.formats import Road
+from penstock.options import UINT8
 from penstock.signature import Dim
 
 
@@ -18,7 +19,8 @@ from penstock.signature import Dim
 class Request:
     """What the user asked for; one variant is made for each format and precision.
 
-    `random_data`: scales are to be measured on random numbers, which `--data random` asks for.
+    `random_data`: scales are to be measured on random numbers, which `--data random` asks for. `pixels`: artifacts are
+    to take uint8 pictures, and decode them in their graphs.
     """
 
     checkpoint: Path
@@ -28,6 +30,7 @@ class Request:
     name: str | None = None
     override: Override = field(default_factory=Override)
     fuse: bool = True
+    pixels: bool = False
     road: Road = "auto"
     opset: int | None = None
     data: Path | None = None
@@ -67,6 +70,7 @@ class Request:
             ("--model", given.model),
             *(("--model-args", f"{name}={value!r}") for name, value in given.model_args.items()),
             *(("--input", text) for text in given.inputs),
+            ("--input", UINT8 if self.pixels else None),
             *(("--dim", f"{name}={dim.min},{dim.opt},{dim.max}") for name, dim in given.dims.items()),
             *(("--range", f"{name}={_number(held.low)},{_number(held.high)}") for name, held in given.ranges.items()),
             *(("--keep", name) for name in given.keep),

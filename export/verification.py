@@ -10,6 +10,7 @@ from penstock import origin as origins
 from penstock.artifact import Artifact
 from penstock.errors import GateError, Say
 from penstock.export import gate, limits, proving, steadiness
+from penstock.export import wire as wires
 from penstock.export.proving import Terms
 from penstock.export.reference import refer
 from penstock.parity import Limits
@@ -47,16 +48,19 @@ def verify(
     receipt = found.receipt
     origin = origins.opened(found, against, say, option="--against", model=model, allow_pickle=allow_pickle)
     given = None if data is None else datasets.read(data, receipt.preprocess, receipt.labels)
+    pixels = receipt.preprocess is not None and receipt.preprocess.dtype == "uint8"
+    wire = wires.of(against, origin.card, pixels=pixels)
     if given is not None:
         receipt.signature.check(given.inputs, limit_batch=False)
-    reference = refer(origin, given)
+        given = wire.numbers(given)
+    reference = refer(origin, wire.samples(origin, given))
     held = [limit.max_error for limit in receipt.verification.limits.values()]
     accepted = max(held) if "--max-error" in receipt.source.options else None
     steadiness.check_source(reference, limits.of_source(reference.noise, accepted))
     terms = Terms(reference, accepted)
     labelled = given
     if (kept := receipt.verification.accuracy) is not None and given is None and "--data" not in receipt.source.options:
-        labelled = evaluation.held_out(receipt.dataset, receipt.preprocess, "val")  # as the export took them
+        labelled = evaluation.held_out(receipt.dataset, origin.card.preprocess, "val")  # as the export took them
     if kept is not None and labelled is not None and labelled.labels is not None:
         terms = replace(terms, accuracy=proving.accuracy(reference, labelled, kept.most_lost))
     budget = terms.budget(receipt.precision)
@@ -67,10 +71,10 @@ def verify(
         trial.attempt(receipt.runtime, found.model_path, receipt.signature, device, careful=careful)
     try:
         proven = proving.prove(
-            reference,
+            wire.reference(reference),
             receipt.runtime,
             found.model_path,
-            budget,
+            wire.budget(budget),
             receipt.precision,
             device=device,
             max_error=accepted,

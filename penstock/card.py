@@ -64,11 +64,10 @@ def check(path: Path, card: Card) -> None:
     inputs = {tensor.name: tensor for tensor in card.signature.inputs}
     image = card.preprocess
     if image is not None:
-        shape = inputs[image.input].shape if image.input in inputs else ()
-        if shape[1:] != (image.channels, image.height, image.width):
-            size = f"[{image.channels}, {image.height}, {image.width}]"
+        taken = inputs.get(image.input)
+        if taken is None or (taken.dtype, taken.shape[1:]) != (image.dtype, image.shape):
             raise PenstockError(
-                f"{path}: its preprocessing makes {image.input!r} of {size}; the inputs are "
+                f"{path}: its preprocessing makes {image.input!r} of {image.dtype}{list(image.shape)}; the inputs are "
                 f"{', '.join(map(str, card.signature.inputs))}"
             )
     classes = classes_of(card.signature, card.task)

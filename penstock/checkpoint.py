@@ -357,10 +357,9 @@ def _fitting(card: Card, override: Override) -> Card:
     """The card without what a library knows of its model but the user's own inputs or outputs do not bear out."""
     if not override.inputs and not override.keep:
         return card
-    fits = {tensor.name: tensor.shape[1:] for tensor in card.signature.inputs}
+    fits = {tensor.name: (tensor.dtype, tensor.shape[1:]) for tensor in card.signature.inputs}
     image = card.preprocess
-    shape = None if image is None else (image.channels, image.height, image.width)
-    if image is not None and fits.get(image.input) != shape:
+    if image is not None and fits.get(image.input) != (image.dtype, image.shape):
         card = card.model_copy(update={"preprocess": None})
     if card.labels is not None and cards.classes_of(card.signature, card.task) != len(card.labels):
         card = card.model_copy(update={"labels": None, "task": None})

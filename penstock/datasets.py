@@ -114,7 +114,7 @@ def rows(samples: Samples, preprocess: ImagePreprocess) -> Rows:
     """Samples as the model takes them."""
     as_they_are = preprocess.mode == "L" and preprocess.resize_shorter is None
     if as_they_are and samples.images.shape[1:] == (preprocess.height, preprocess.width):
-        return Rows({preprocess.input: preprocess.normalize(samples.images)}, samples.labels)
+        return Rows({preprocess.input: preprocess.rows(samples.images)}, samples.labels)
     from PIL import Image
 
     arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in samples.images]
@@ -172,23 +172,21 @@ def _from_pictures(
             "each input, by name"
         )
     chosen = [pictures[row * len(pictures) // limit] for row in range(limit)] if len(pictures) > limit else pictures
-    shape = (preprocess.channels, preprocess.height, preprocess.width)
     with bar("reading pictures", len(chosen)) as advance:
-        images = spooled(_decoded(chosen, preprocess, advance), len(chosen), np.dtype(np.float32), shape)
+        parts = _decoded(chosen, preprocess, advance)
+        images = spooled(parts, len(chosen), np.dtype(preprocess.dtype), preprocess.shape)
     numbers = _class_numbers(path, pictures, labels)
     known = None if numbers is None else np.array([numbers[file.parent] for file in chosen], np.int64)
     return Rows({preprocess.input: images}, known)
 
 
-def _decoded(
-    files: Sequence[Path], preprocess: ImagePreprocess, advance: Callable[[], None]
-) -> Iterator[NDArray[np.float32]]:
+def _decoded(files: Sequence[Path], preprocess: ImagePreprocess, advance: Callable[[], None]) -> Iterator[NDArray[Any]]:
     for file in files:
         yield _picture(file, preprocess)
         advance()
 
 
-def _picture(file: Path, preprocess: ImagePreprocess) -> NDArray[np.float32]:
+def _picture(file: Path, preprocess: ImagePreprocess) -> NDArray[Any]:
     try:
         return preprocess.read(file.read_bytes())
     except BadImage as error:

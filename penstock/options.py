@@ -10,6 +10,8 @@ from penstock.signature import Dim, Range, first_message
 
 EVERY_PRECISION = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
 ROADS = ("auto", "trace", "script")
+# The word of --input that asks for pictures as they are.
+UINT8 = "uint8"
 
 
 def commas(text: str, option: str) -> tuple[str, ...]:
@@ -33,6 +35,11 @@ def precisions(precision: str | None, **short_forms: bool) -> tuple[str, ...]:
             f"--{' and --'.join(short)}: one variant has one precision; give --precision {both} for each of them"
         )
     return tuple(short) or commas("fp32" if precision is None else precision, "--precision")
+
+
+def inputs(texts: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """What --input says: the tensors that it names, and whether `uint8` is among them, for pictures as they are."""
+    return tuple(text for text in texts if text.strip() != UINT8), any(text.strip() == UINT8 for text in texts)
 
 
 def size_range(text: str, option: str) -> Dim:

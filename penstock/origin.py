@@ -38,7 +38,9 @@ def opened(
     code = architecture.code(origin.card.architecture.target)
     if code is not None and source.code is not None and sha256(code) != source.code:
         say(f"note: {code} has changed since")
-    ours, theirs = found.receipt.signature, origin.card.signature
+    ours, theirs, image = found.receipt.signature, origin.card.signature, found.receipt.preprocess
+    if image is not None and image.dtype == "uint8":
+        theirs = image.contract(theirs)
     if (ours.inputs, ours.outputs, ours.dims) != (theirs.inputs, theirs.outputs, theirs.dims):
         raise PenstockError(
             f"{option} {path}: {_text(theirs)}; the artifact takes {_text(ours)}: it is of another model"
@@ -60,7 +62,7 @@ def override(source: Source, model: str | None, allow_pickle: bool) -> Override:
     return Override(
         model=target,
         model_args=architecture.parse_arguments(_all(source, "--model-args")),
-        inputs=tuple(_all(source, "--input")),
+        inputs=options.inputs(_all(source, "--input"))[0],
         dims=options.size_ranges(_all(source, "--dim")),
         batch=None if batch is None else options.size_range(batch, "--batch"),
         ranges=options.value_ranges(_all(source, "--range")),

@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
+from penstock.signature import Signature, Tensor
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,6 +36,9 @@ class BadImage(PenstockError):
 class ImagePreprocess(BaseModel):
     """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel.
 
+    With `dtype` uint8 the model's own graph computes that, and is given the resized pixels as they are decoded:
+    uint8 `[height, width, channels]`, of one channel for mode L.
+
     Without `resize_shorter` the picture is stretched to height x width. With it, its shorter side is resized to that
     many pixels, the longer in proportion, and height x width is cut from the centre, filled with black where the
     picture is smaller: torchvision's `Resize(resize_shorter)` and `CenterCrop((height, width))`, to the pixel.
@@ -51,6 +55,7 @@ class ImagePreprocess(BaseModel):
     scale: float = Field(default=1 / 255, gt=0)
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    dtype: Literal["float32", "uint8"] = "float32"
 
     @model_validator(mode="after")
     def _one_figure_per_channel(self) -> ImagePreprocess:
@@ -65,9 +70,33 @@ class ImagePreprocess(BaseModel):
     def channels(self) -> int:
         return 1 if self.mode == "L" else 3
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one picture as the model takes it."""
+        if self.dtype == "uint8":
+            return self.height, self.width, self.channels
+        return self.channels, self.height, self.width
+
+    def contract(self, signature: Signature) -> Signature:
+        """A signature with its input for pictures of this dtype and shape, and of any values."""
+        inputs = tuple(
+            Tensor(name=tensor.name, dtype=self.dtype, shape=(*tensor.shape[:1], *self.shape))
+            if tensor.name == self.input
+            else tensor
+            for tensor in signature.inputs
+        )
+        ranges = {name: held for name, held in signature.ranges.items() if name != self.input}
+        return signature.model_copy(update={"inputs": inputs, "ranges": ranges})
+
+    def rows(self, pixels: NDArray[np.uint8]) -> NDArray[Any]:
+        """uint8 `[n, height, width, channels]` (mode L without the last) -> what the model takes, `[n, *shape]`."""
+        if self.dtype == "float32":
+            return self.normalize(pixels)
+        return np.ascontiguousarray(pixels).reshape(len(pixels), *self.shape)
+
     def normalize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """uint8 `[n, height, width]` (mode L) or `[n, height, width, 3]` -> float32 `[n, channels, height, width]`."""
-        channels_last = pixels[..., None] if self.mode == "L" else pixels
+        """uint8, as `rows` takes it -> float32 `[n, channels, height, width]`."""
+        channels_last = pixels.reshape(len(pixels), self.height, self.width, self.channels)
         planes = np.ascontiguousarray(np.moveaxis(channels_last, -1, 1)).astype(np.float32)
         # Divided, as torchvision does it: multiplied by 1/255, half of the 256 levels end in another last bit.
         planes /= np.float32(1 / self.scale)
@@ -75,8 +104,8 @@ class ImagePreprocess(BaseModel):
         planes /= np.asarray(self.std, np.float32).reshape(1, -1, 1, 1)
         return planes
 
-    def read(self, data: bytes, max_pixels: int = MAX_PIXELS, scaled: bool = False) -> NDArray[np.float32]:
-        """An encoded image -> float32 `[1, channels, height, width]`: what `apply` makes of what `decode_image` gives.
+    def read(self, data: bytes, max_pixels: int = MAX_PIXELS, scaled: bool = False) -> NDArray[Any]:
+        """An encoded image -> what the model takes, `[1, *shape]`: what `apply` makes of what `decode_image` gives.
 
         With `scaled` a JPEG is decoded at 1/2, 1/4 or 1/8 where that leaves SPARE times the size that it is resized
         to. That is faster, and not training's numbers to the bit; "nearest" averages nothing, and is not scaled.
@@ -91,8 +120,22 @@ class ImagePreprocess(BaseModel):
                 box = drafted and drafted[1]
         return self._numbers(image, size, box)
 
-    def apply(self, image: Image) -> NDArray[np.float32]:
-        """One decoded image -> float32 `[1, channels, height, width]`.
+    def pixels(self, numbers: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """The pixels that `normalize` makes these numbers of, bit for bit: uint8 `[n, height, width, channels]`.
+
+        Raises:
+            ValueError: there are none.
+        """
+        mean, std = (np.asarray(values, np.float32).reshape(1, -1, 1, 1) for values in (self.mean, self.std))
+        with np.errstate(invalid="ignore"):
+            guessed = np.rint((numbers * std + mean) / np.float32(self.scale)).clip(0, 255).astype(np.uint8)
+        found = np.ascontiguousarray(np.moveaxis(guessed, 1, -1))
+        if self.normalize(found).tobytes() != np.ascontiguousarray(numbers, np.float32).tobytes():
+            raise ValueError("they are not what the preprocessing makes of pixels")
+        return found
+
+    def apply(self, image: Image) -> NDArray[Any]:
+        """One decoded image -> what the model takes, `[1, *shape]`.
 
         Raises:
             BadImage: a picture so long and thin that resizing its shorter side would give more than MAX_PIXELS.
@@ -101,7 +144,7 @@ class ImagePreprocess(BaseModel):
 
     def _numbers(
         self, image: Image, size: tuple[int, int], box: tuple[float, float, float, float] | None
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[Any]:
         """The numbers of an image of which `box` is resized to `size`; None is all of it."""
         from PIL import Image as Pillow
 
@@ -114,7 +157,7 @@ class ImagePreprocess(BaseModel):
         if size != (self.width, self.height):
             left, top = _centred(size[0], self.width), _centred(size[1], self.height)
             image = image.crop((left, top, left + self.width, top + self.height))
-        return self.normalize(np.asarray(image, dtype=np.uint8)[None])
+        return self.rows(np.asarray(image, dtype=np.uint8)[None])
 
     def _resized(self, width: int, height: int) -> tuple[int, int]:
         """The size before cropping, of a picture of `width` x `height`."""

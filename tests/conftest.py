@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,14 @@ def repository(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         request = pipeline.Request(trained, formats=(name,), precisions=precisions, output=output)
         pipeline.export(request, lambda line: None)
     return output
+
+
+@pytest.fixture(scope="session")
+def scans() -> tuple[Any, Any]:
+    """The held-out scans as 8-bit grey images `[n, 8, 8]`, with their digits."""
+    pytest.importorskip("sklearn")
+    from penstock import datasets
+    from penstock.datasets import DatasetSpec
+
+    part = datasets.load(DatasetSpec(name="digits"))["test"]
+    return part.images, part.labels

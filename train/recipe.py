@@ -56,6 +56,15 @@ class Recipe(BaseModel):
     batch: Dim
 
     @model_validator(mode="after")
+    def _trains_on_numbers(self) -> Recipe:
+        if self.preprocess.dtype != "float32":
+            raise ValueError(
+                f"preprocess.dtype is {self.preprocess.dtype}; training takes float32, and `penstock export --input "
+                "uint8` puts the rest into the graph"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _shift_leaves_a_picture(self) -> Recipe:
         side = min(self.preprocess.height, self.preprocess.width)
         if self.augment.shift >= side:

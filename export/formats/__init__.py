@@ -19,6 +19,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.export.engine.recipe import Wishes
 from penstock.export.lowering import Lowered, Target, Wish, lower
+from penstock.preprocess import ImagePreprocess
 from penstock.receipt import Calibration, Plan
 from penstock.signature import Dim, Signature
 
@@ -54,7 +55,8 @@ class Source:
     """What is exported: a module in eval mode, float32, on the CPU, how it is called, and samples.
 
     `calibration` are those that scales may be measured on, `samples` what answers are compared on. `kind` is that of
-    its file: a `torchscript` program cannot be captured by torch.export.
+    its file: a `torchscript` program cannot be captured by torch.export. `image`: how files make of uint8 pictures,
+    which they take in their place, the numbers that the module takes.
     """
 
     inner: nn.Module
@@ -63,6 +65,18 @@ class Source:
     calibration: Rows | None = None
     samples: Rows | None = None
     kind: str = "weights"
+    image: ImagePreprocess | None = None
+
+    @property
+    def contract(self) -> Signature:
+        """What the files take and give: the signature, or the same with pictures as uint8."""
+        return self.signature if self.image is None else self.image.contract(self.signature)
+
+    def finished(self, graph: Any) -> Any:
+        """An ONNX model, in any precision, as it is to be written: behind the decoding of its pictures, if any."""
+        from penstock.export import pictures
+
+        return graph if self.image is None else pictures.decoded(graph, self.contract, self.image)
 
     @cached_property
     def module(self) -> nn.Module:

@@ -29,6 +29,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     else:
         lowered = source.lowered(options, "onnxruntime", work)
         graph = lowered.graph
+    graph = source.finished(graph)
     if options.opset is not None:
         graph = at_opset(graph, options.opset)
     share_weights(graph)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from penstock.decoding import before
+from penstock.export import capture
 from penstock.export.formats import Built, Options, Source
 from penstock.export.quiet import quiet
 
@@ -22,8 +24,9 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     Raises:
         PenstockError: torch.export cannot capture the module.
     """
-    with quiet(), _without_paths(source.program):
-        torch.export.save(source.program, folder / MODEL_FILE)
+    program = source.program if source.image is None else _behind_pictures(source)
+    with quiet(), _without_paths(program):
+        torch.export.save(program, folder / MODEL_FILE)
     version = torch.__version__.split("+")[0]
     return Built(
         runtime="torch",
@@ -31,6 +34,10 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
         hardware=f"any machine with PyTorch {version}; later ones say whether they read it",
         build={"tool": f"torch {torch.__version__}"},
     )
+
+
+def _behind_pictures(source: Source) -> Any:
+    return capture.program(before(source.module, source.signature, source.image), source.contract)
 
 
 @contextmanager

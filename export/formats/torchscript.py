@@ -23,6 +23,7 @@ from torch import nn
 from torch.jit._trace import TracerWarning
 
 from penstock.adapter import Call
+from penstock.decoding import before
 from penstock.errors import PenstockError
 from penstock.export import capture
 from penstock.export.diagnosis import diagnose
@@ -69,9 +70,16 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
             refusals.append(f"{road.__name__.strip('_')}: {error}")
     else:
         raise PenstockError(f"the model cannot be written as TorchScript; tried {'; '.join(refusals)}") from None
+    module = program.module
+    if source.image is not None:
+        # What decodes pixels fixes nothing in a trace, and calls the program as it is.
+        decoding = before(module, source.signature, source.image)
+        with _silent(), torch.no_grad():
+            taken = capture.examples(source.contract, traced=True)
+            module = torch.jit.trace(decoding, taken, check_trace=False)  # type: ignore[no-untyped-call]
     buffer = io.BytesIO()
     with _silent():
-        torch.jit.save(program.module, buffer)
+        torch.jit.save(module, buffer)
     (folder / MODEL_FILE).write_bytes(buffer.getvalue())
     return Built(
         runtime="torch",

@@ -39,16 +39,16 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     trt = None if options.defer else engines.flavor_of(options.engine.flavor, build=True)[1]
     old = trt is None or not engines.strongly_typed(trt)
     _check(trt, old, options)
-    recipe = Recipe.of(options.engine, options.precision, profiles(source.signature, options.narrower))
+    recipe = Recipe.of(options.engine, options.precision, profiles(source.contract, options.narrower))
     kept: set[str] | None = None
     if options.precision == "int8-fp16" and (options.defer or not old):
         kept = _too_large(source, work)
         options = _judged_in_half(options, kept)
     lowered = None if options.precision in WHOLE else source.lowered(options, "tensorrt", work)
-    graph = protos.copied(source.graph) if lowered is None else lowered.graph
-    half = None
+    plain = protos.copied(source.graph) if lowered is None else lowered.graph
+    graph, half = source.finished(plain), None
     if kept is not None:
-        half = rest_in_half(graph, kept)
+        half = source.finished(rest_in_half(plain, kept))
         if options.defer:
             _write(half, folder, LATER_FILE)
         else:
@@ -58,7 +58,7 @@ def export(source: Source, options: Options, folder: Path, work: Path) -> Built:
     elif options.opset is not None:
         graph = at_opset(graph, options.opset)
     written = _write(graph, folder, GRAPH_FILE)
-    facts = _deferred(recipe) if options.defer else build(written, recipe, folder / MODEL_FILE, work, source.signature)
+    facts = _deferred(recipe) if options.defer else build(written, recipe, folder / MODEL_FILE, work, source.contract)
     return Built(
         runtime="tensorrt",
         model_file=GRAPH_FILE if options.defer else MODEL_FILE,

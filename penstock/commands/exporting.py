@@ -43,7 +43,10 @@ def export(
     ] = False,
     output: Annotated[Path, typer.Option(help="The model repository to write into.")] = Path("models"),
     name: Annotated[
-        str | None, typer.Option(help="Base name, instead of the file's; variants are NAME-FORMAT-PRECISION.")
+        str | None,
+        typer.Option(
+            help="Base name, instead of the file's, or FILE-uint8 with that input; variants are NAME-FORMAT-PRECISION."
+        ),
     ] = None,
     fuse: Annotated[bool, typer.Option(help="Fold BatchNorm into the layer before it; re-parameterise RepVGG.")] = True,
     script: Annotated[
@@ -93,7 +96,14 @@ def export(
     keep: Annotated[list[str] | None, typer.Option(help="An output to keep, of several; may be repeated.")] = None,
     model: checkpoints.ModelOption = None,
     model_args: checkpoints.ModelArgsOption = None,
-    input: checkpoints.InputOption = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An input, image:float32[batch,3,224,224], where the file or library names none; may be repeated. "
+            "uint8: pictures as they are decoded, uint8 [batch,height,width,channels], and the recorded scaling and "
+            "normalising go into the graph."
+        ),
+    ] = None,
     ema: checkpoints.EmaOption = None,
     key: checkpoints.KeyOption = None,
     prefix: checkpoints.PrefixOption = None,
@@ -151,10 +161,11 @@ def export(
     `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
     precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8, tf32=tf32, best=best)
+    inputs, pixels = options.inputs(input or [])
     override = checkpoints.override(
         model,
         model_args,
-        input,
+        list(inputs),
         dim,
         batch,
         ranges=range,
@@ -184,6 +195,7 @@ def export(
                 name=name,
                 override=override,
                 fuse=fuse,
+                pixels=pixels,
                 road=road,
                 opset=opset,
                 data=None if data in (None, "random") else Path(str(data)),

@@ -70,7 +70,8 @@ def _reading(image: ImagePreprocess) -> str:
     size = f"{image.height} x {image.width}"
     way = f"shorter side to {image.resize_shorter}, {size} from the centre" if image.resize_shorter else f"to {size}"
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (image.mean, image.std))
-    return f"{image.mode} picture {way} ({image.resample}), less {mean}, by {std}, as {image.input}"
+    where = ", which its own graph computes of the pixels" if image.dtype == "uint8" else ""
+    return f"{image.mode} picture {way} ({image.resample}), less {mean}, by {std}{where}, as {image.input}"
 
 
 def labelled(labels: Sequence[Any]) -> str:

@@ -85,3 +85,16 @@ def test_what_belongs_to_a_source_is_refused_without_one(
         cli.main()
     assert ended.value.code == 2
     assert "--model is of --source CKPT" in capsys.readouterr().err
+
+
+def test_a_source_gets_the_pixels_of_an_artifact_that_takes_those(
+    trained: Path, repository: Path, tmp_path: Path
+) -> None:
+    from penstock.export import pipeline
+
+    (found,) = pipeline.export(pipeline.Request(trained, output=tmp_path, pixels=True), lambda line: None)
+    (row,) = rows([found], trained)
+    inputs, outputs = row.golden()
+    assert inputs["image"].dtype == np.uint8
+    with row.load() as runner:
+        np.testing.assert_allclose(runner.run(inputs)["logits"], outputs["logits"], rtol=1e-4, atol=1e-5)

@@ -203,6 +203,7 @@ def test_what_is_said_is_a_line_for_each_step_and_each_variant(trained: Path, tm
     request = Request(trained, formats=("torchscript",), precisions=("fp32", "fp16"), output=tmp_path, name="mine")
     pipeline.export(request, said.append)
     assert all("\n" not in line for line in said)
+    said = [line for line in said if "is slower than" not in line]  # which hangs on the processor
     assert len(said) == 6
     assert said[0] == "note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers"
     assert said[1] == f"{trained}: penstock.train.nets:ResidualNet, 56 of 56 tensors loaded, from 'state_dict'"

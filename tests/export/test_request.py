@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from penstock import cli, options
+from penstock import cli, options, origin
 from penstock.checkpoint import Override
 from penstock.errors import PenstockError
 from penstock.export import pipeline
 from penstock.export.request import Request
+from penstock.receipt import Source
 from penstock.signature import Dim, Range
 from penstock.state import Choice
 
@@ -71,6 +72,7 @@ requests = st.builds(
     checkpoint=st.just(Path("a b.pth")),
     name=st.none() | names,
     override=overrides,
+    pixels=st.booleans(),
     fuse=st.booleans(),
     road=st.sampled_from(["auto", "trace", "script"]),
     opset=st.none() | st.integers(13, 23),
@@ -166,3 +168,12 @@ def test_paths_with_random_in_them_are_paths_as_they_are_spelt(word: str) -> Non
     request = asked(["--int8", "--data", word, "net.pth"])
     assert (request.data, request.random_data) == (Path(word), False)
     assert request.words("onnx")[-2:] == ("--data", word)
+
+
+def test_pictures_as_they_are_are_among_the_words_and_no_input_of_the_checkpoints() -> None:
+    request = Request(Path("ckpt.pth"), override=Override(inputs=("x:float32[batch,3]",)), pixels=True)
+    assert request.words("onnx") == ("--input", "x:float32[batch,3]", "--input", "uint8")
+    source = Source(
+        checkpoint="ckpt.pth", sha256="", architecture="", options=request.words("onnx"), loaded=0, expected=0
+    )
+    assert origin.override(source, None, False).inputs == ("x:float32[batch,3]",)

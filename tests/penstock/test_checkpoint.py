@@ -466,10 +466,11 @@ GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.5,), 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"input": "picture"}, "its preprocessing makes 'picture' of [1, 8, 8]"),
-        ({"height": 9}, "its preprocessing makes 'image' of [1, 9, 8]"),
-        ({"width": 4}, "its preprocessing makes 'image' of [1, 8, 4]"),
-        ({"mode": "RGB", "mean": (0.5,) * 3, "std": (0.5,) * 3}, "its preprocessing makes 'image' of [3, 8, 8]"),
+        ({"input": "picture"}, "its preprocessing makes 'picture' of float32[1, 8, 8]"),
+        ({"dtype": "uint8"}, "its preprocessing makes 'image' of uint8[8, 8, 1]"),
+        ({"height": 9}, "its preprocessing makes 'image' of float32[1, 9, 8]"),
+        ({"width": 4}, "its preprocessing makes 'image' of float32[1, 8, 4]"),
+        ({"mode": "RGB", "mean": (0.5,) * 3, "std": (0.5,) * 3}, "its preprocessing makes 'image' of float32[3, 8, 8]"),
     ],
 )
 def test_preprocessing_that_makes_another_input_is_refused_with_both(

@@ -397,3 +397,11 @@ def test_samples_of_the_models_size_are_cropped_where_its_preprocessing_crops() 
     rows = datasets.rows(samples, cropped)
     assert np.array_equal(rows.inputs["image"][:1], cropped.apply(Image.fromarray(samples.images[0])))
     assert not np.array_equal(rows.inputs["image"], GREY.normalize(samples.images))
+
+
+def test_pictures_are_read_as_pixels_where_those_are_taken(tmp_path: Path) -> None:
+    draw(tmp_path / "a.png", 7)
+    image = ImagePreprocess(input="image", mode="RGB", height=4, width=6, mean=(0,) * 3, std=(1,) * 3, dtype="uint8")
+    (pixels,) = datasets.read(tmp_path, image, None).inputs.values()
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (1, 4, 6, 3))
+    assert np.unique(pixels).tolist() == [7]

@@ -27,6 +27,7 @@ AT_MODULE_LEVEL = {
         "penstock.architecture",
         "penstock.card",
         "penstock.checkpoint",
+        "penstock.decoding",
         "penstock.modules",
         "penstock.pickles",
         "penstock.probe",

@@ -190,3 +190,8 @@ def test_devices_are_read_one_by_one() -> None:
 def test_what_is_no_device_or_named_twice_is_refused_by_the_option_s_name(text: str) -> None:
     with pytest.raises(PenstockError, match="--device"):
         options.devices(text)
+
+
+def test_uint8_among_the_inputs_asks_for_pictures_as_they_are() -> None:
+    assert options.inputs(["x:float32[batch,3]", " uint8 "]) == (("x:float32[batch,3]",), True)
+    assert options.inputs(["uint8:uint8[batch,3]"]) == (("uint8:uint8[batch,3]",), False)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from penstock import preprocess as preprocessing
 from penstock.preprocess import MAX_PIXELS, BadImage, ImagePreprocess, decode_image
+from penstock.signature import Dim, Range, Signature, Tensor
 
 GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
 COLOUR = ImagePreprocess(
@@ -572,3 +573,40 @@ def test_scaled_decoding_keeps_every_pixel_where_it_was(
     std = np.array(reader.std, np.float32)[:, None, None]
     away = np.abs(reader.read(data, scaled=True) - reader.read(data)) * std / np.float32(reader.scale)
     assert away.max() <= 6  # without the box that draft gives, 15
+
+
+@pytest.mark.parametrize("image", [GREY, COLOUR])
+def test_with_uint8_a_picture_stays_the_pixels_that_the_numbers_are_made_of(image: ImagePreprocess) -> None:
+    kept = image.model_copy(update={"dtype": "uint8"})
+    drawn = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8))
+    pixels = kept.apply(drawn)
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (1, image.height, image.width, image.channels))
+    assert kept.normalize(pixels).tobytes() == image.apply(drawn).tobytes()
+
+
+@given(st.floats(-3, 3), st.floats(0.01, 3), st.sampled_from([1 / 255, 1.0, 1 / 256]))
+def test_every_level_is_found_again_from_its_number(mean: float, std: float, scale: float) -> None:
+    image = ImagePreprocess(input="x", mode="L", height=16, width=16, mean=(mean,), std=(std,), scale=scale)
+    levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
+    assert np.array_equal(image.pixels(image.normalize(levels)), levels)
+
+
+@pytest.mark.parametrize("number", [0.1234, np.nan, np.inf, -100.0, 100.0])
+def test_numbers_that_come_of_no_pixels_are_refused(number: float) -> None:
+    numbers = GREY.normalize(np.zeros((2, 8, 8), np.uint8))
+    numbers[1, 0, 3, 3] = number
+    with pytest.raises(ValueError, match="not what the preprocessing makes of pixels"):
+        GREY.pixels(numbers)
+
+
+def test_a_contract_has_its_pictures_as_uint8_and_all_else_as_it_was() -> None:
+    signature = Signature(
+        inputs=(Tensor.parse("ids:int64[n]"), Tensor.parse("image:float32[n,3,5,7]")),
+        outputs=(Tensor.parse("out[n]"),),
+        dims={"n": Dim(opt=2, max=4)},
+        ranges={"image": Range(low=0, high=1), "ids": Range(low=0, high=9)},
+    )
+    found = COLOUR.model_copy(update={"dtype": "uint8"}).contract(signature)
+    assert list(map(str, found.inputs)) == ["ids:int64[n]", "image:uint8[n,5,7,3]"]
+    assert (found.outputs, found.dims) == (signature.outputs, signature.dims)
+    assert found.ranges == {"ids": Range(low=0, high=9)}

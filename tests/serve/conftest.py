@@ -408,17 +408,6 @@ def narrow_server(repository: Path, damaged: Path, slow_onnx: Path, start_server
 
 
 @pytest.fixture(scope="session")
-def scans() -> tuple[np.ndarray, np.ndarray]:
-    """The held-out scans as 8-bit grey images `[n, 8, 8]`, with their digits."""
-    pytest.importorskip("sklearn")
-    from penstock import datasets
-    from penstock.datasets import DatasetSpec
-
-    part = datasets.load(DatasetSpec(name="digits"))["test"]
-    return part.images, part.labels
-
-
-@pytest.fixture(scope="session")
 def png() -> Callable[[Any], bytes]:
     """Encodes a uint8 array as PNG."""
     import io

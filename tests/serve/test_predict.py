@@ -244,3 +244,21 @@ def test_rows_for_a_model_that_takes_none_are_a_415(pair: Model, digits: Model) 
         assert raised.value.status == 415
         with pytest.raises(RequestError, match="takes no table rows"):
             predict.csv_inputs(model, b"1,2\n")
+
+
+def test_a_model_that_decodes_pixels_itself_gets_them_resized_and_no_further(
+    digits: Model, scans: tuple[Any, Any], png: Callable[[Any], bytes]
+) -> None:
+    assert digits.receipt is not None
+    assert digits.receipt.preprocess is not None
+    image = digits.receipt.preprocess.model_copy(update={"dtype": "uint8"})
+    model = Model(
+        "pixels",
+        *(1, image.contract(digits.signature), digits.receipt.model_copy(update={"preprocess": image})),
+        *(lambda: RunnerBatches(FakeRunner(digits.signature)), Limits(), Metrics()),
+    )
+    (pixels,) = predict.image_inputs(model, [Picture(png(one)) for one in scans[0][:3]], Bounds()).values()
+    assert pixels.dtype == np.uint8
+    assert np.array_equal(pixels, scans[0][:3, ..., None])
+    (large,) = predict.image_inputs(model, [Picture(png(np.full((40, 30, 3), 200)))], Bounds()).values()
+    assert (large.shape, np.unique(large).tolist()) == ((1, 8, 8, 1), [200])

@@ -133,3 +133,9 @@ def test_a_recipe_that_leaves_the_number_of_classes_to_the_network_is_described(
     card = loop.describe(recipe.load(str(path)))
     assert [str(tensor) for tensor in card.signature.outputs] == ["logits:float32[batch,10]"]
     assert card.labels == tuple("0123456789")
+
+
+def test_a_recipe_trains_on_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, 'resample = "box"', 'resample = "box"\ndtype = "uint8"')
+    with pytest.raises(PenstockError, match=r"preprocess.dtype is uint8; training takes float32"):
+        recipe.load(str(path))
