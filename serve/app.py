@@ -92,7 +92,7 @@ def create_app(
     _add_errors(app)
     _add_health(app, repository, metrics, gate, gather)
     control.add(app, repository, _reply, regions, tracer)
-    slow.add(app, watch.slow)
+    slow.add(app, watch.slow, gather)
     _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository, keyed=gate is not None)  # type: ignore[method-assign]

@@ -61,11 +61,23 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
     with telemetry.opened(settings.otel) as spans:
         watched = (spans, request_log(settings.log_requests))
         watch = Watch(metrics, tuple(told for told in watched if told is not None))
-        repository, besides = lifecycle.open_with(list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle)
+        repository, besides = lifecycle.open_with(
+            list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle
+        )
         server.announce(repository, functools.partial(_say, control))
         if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")
-        fronts = Fronts(repository, metrics.add)
+
+        def counted(figures: dict[str, Any]) -> None:
+            metrics.add(figures["metrics"])
+            watch.slow.add(figures["slow"])
+            for name, counts in figures["routes"].items():
+                if name in repository.routes.held:
+                    repository.routes.held[name].add(counts)
+            if access.gate is not None:
+                access.gate.add(figures["gate"])
+
+        fronts = Fronts(repository, counted, tracer, regions)
         app = create_app(
             repository,
             metrics,
@@ -78,7 +90,9 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             gather=lambda: fronts.gather(_GATHER_S),
         )
         connections = Connections(app.infer, settings.connections)
-        config = server.config(app, connections)  # front ends have asked for keys
+        if access.gate is not None:
+            metrics.include(access.gate.families)
+        config = server.config(fronts.telling(app), connections)  # front ends have asked for keys
         running = DealtServer(config, connections, repository, Calls(), settings.drain, print)
         running.control = control
         troubles: list[str] = []

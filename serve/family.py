@@ -310,7 +310,8 @@ class Family:
                     member.control.tell("end", at_once=self._force)
             self._steps(lambda: all(member.process is None for member in members), limit)  # noqa: B023
             if self._force:
-                for member in self._members:
+                # The engine lives on until they have said what they leave: its end would answer it all.
+                for member in self.fronts:
                     if member.control is not None and not member.ended:
                         member.control.tell("end", at_once=True)
                 until = time.monotonic() + _CUT_S

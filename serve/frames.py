@@ -32,9 +32,10 @@ NOWHERE = 2**64 - 1
 """In the place of room for an answer, where there is none."""
 MOST_FRAME = 2**30
 
-# From a front end: a form; a request of a form; one of none; one is given up; what it counted.
-FORM, ASK, ASK_ALONE, GIVE_UP, FIGURES = range(5)
-# From an engine: what it serves; an answer in its room; one that is all here; a failure; what did you count?
+# From a front end: a form; a request of a form; one of none; one is given up; what it counted; a model's request that
+# was refused there; a trace; an answer that a shadow may be asked about.
+FORM, ASK, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
+# From an engine: what it serves; an answer in its room; one that is all here; a failure; what was counted?
 STATE, ANSWER, ANSWER_HERE, FAILURE, TELL = range(16, 21)
 
 

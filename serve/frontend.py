@@ -10,7 +10,7 @@ import asyncio
 import socket
 import sys
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
@@ -23,15 +23,13 @@ from penstock.serve.drain import Calls
 from penstock.serve.forward import Forward
 from penstock.serve.guard import Guard
 from penstock.serve.metrics import Metrics
-from penstock.serve.remote import EngineLink, RemoteModel
-from penstock.serve.repository import Repository
+from penstock.serve.mirror import Mirror
+from penstock.serve.remote import EngineLink
 from penstock.serve.requestlog import request_log
-from penstock.serve.routes import Route
 from penstock.serve.settings import Settings
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.slots import Slots
 from penstock.serve.supervised import Control, DealtServer
-from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 from penstock.serve.wire import Infer
 
@@ -60,39 +58,38 @@ class FrontEnd:
         self._settings, self._control = settings, control
         self._workers: int = told["workers"]
         self._slots = Slots(told["slots_bytes"])
-        self._metrics = Metrics()
-        self._repository: Repository = Repository()
-        self._link: EngineLink | None = None
+        self._metrics, self._access = Metrics(), Access(settings.access)
+        self._watch = Watch(self._metrics)
+        self._regions = Regions(settings.bounds.shared_memory)
+        self._mirror = Mirror(self._regions)
         self._running: DealtServer | None = None
-        self._linked = False
 
     def run(self) -> None:
         settings, control = self._settings, self._control
-        regions, tracer, access = Regions(settings.bounds.shared_memory), Tracer(None), Access(settings.access)
+        regions, access, repository, tracer = self._regions, self._access, self._mirror.repository, self._mirror.tracer
         with telemetry.opened(settings.otel) as spans:
             watched = (spans, request_log(settings.log_requests))
-            watch = Watch(self._metrics, tuple(told for told in watched if told is not None))
+            watch = self._watch = Watch(self._metrics, tuple(told for told in watched if told is not None))
+            watch.slow.share()
             forward = Forward(self._connect)
-            infer = Infer(self._repository, watch, regions, tracer, settings.bounds.max_body_bytes)
+            infer = Infer(repository, watch, regions, tracer, settings.bounds.max_body_bytes)
             calls, beside, address = Calls(), None, settings.address
             if address.grpc_port is not None:
-                service = server.rpc_module("rpcfront").FrontService(
-                    self._repository, regions, tracer, watch, access.gate
-                )
+                service = server.rpc_module("rpcfront").FrontService(repository, regions, tracer, watch, access.gate)
                 service.forward, calls = forward, service.calls
                 host = f"[{address.host}]" if ":" in address.host else address.host
                 beside = server.rpc_beside(
-                    service, self._repository, f"{host}:{address.grpc_port}", settings.bounds, access, shared=True
+                    service, repository, f"{host}:{address.grpc_port}", settings.bounds, access, shared=True
                 )
             beside = access.beside(beside)
-            app = create_front(self._repository, settings.bounds, forward, beside, regions, watch, infer)
+            app = create_front(repository, settings.bounds, forward, beside, regions, watch, infer)
             share = -(-settings.connections.connections // self._workers)
             limits = replace(settings.connections, connections=share)
             connections = Connections(app.infer, limits, access.gate, self._slots.receive)
             config = server.secure(
                 server.config(app if access.gate is None else Guard(app, access.gate), connections), access
             )
-            running = DealtServer(config, connections, self._repository, calls, settings.drain, print)
+            running = DealtServer(config, connections, repository, calls, settings.drain, print)
             running.control, running.started_with = control, self._started
             self._running = running
             server.settle()
@@ -117,37 +114,33 @@ class FrontEnd:
             self._running.end(at_once=message["at_once"])
 
     async def _link_to(self, way: int) -> None:
-        link = EngineLink(self._slots, self._changed, self._ended, self._metrics.taken)
+        link = EngineLink(self._slots, self._changed, self._ended, self._figures)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: link, socket.socket(fileno=way))
 
     def _changed(self, link: EngineLink, state: dict[str, Any]) -> None:
-        """The engine serves other models than before."""
-        repository, before = self._repository, cast("dict[str, RemoteModel]", self._repository.models)
-        old = {model.id: model for model in before.values()} if self._link is link else {}
-        found = [old.get(told["id"]) or RemoteModel(told, link) for told in state["models"]]
-        for model in before.values():
-            model.scheduler.closed = all(model is not other for other in found)
-        repository.models = cast("dict[str, Any]", {model.name: model for model in found})
-        repository.failures, repository.unloaded = state["failures"], set(state["unloaded"])
-        routes = repository.routes.held
-        repository.routes.held = {
-            name: routes[name] if name in routes and routes[name].weights == weights else Route(weights)
-            for name, weights in state["routes"].items()
-        }
-        self._link = link
-        if not self._linked:
-            self._linked = True
+        anew = self._mirror.link is not link
+        self._mirror.follow(link, state)
+        if anew:
             self._control.tell("linked")
 
     def _ended(self, link: EngineLink) -> None:
-        if self._link is link:
-            self._link, self._linked = None, False
+        self._mirror.ended(link)
+
+    def _figures(self) -> dict[str, Any]:
+        """What was counted since the engine last asked."""
+        routes = self._mirror.repository.routes.held.items()
+        return {
+            "metrics": self._metrics.taken(),
+            "slow": self._watch.slow.taken(),
+            "routes": {name: route.taken() for name, route in routes},
+            "gate": None if self._access.gate is None else self._access.gate.taken(),
+        }
 
     def _connect(self) -> socket.socket | None:
         """One end of a connection whose other end is the engine's, if there is one."""
         own, other = socket.socketpair()
         try:
-            if self._link is not None and self._control.tell("connection", [other.fileno()]):
+            if self._mirror.link is not None and self._control.tell("connection", [other.fileno()]):
                 return own
         finally:
             other.close()

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from penstock.serve import failures, frames
+from penstock.serve import control, failures, frames
 from penstock.serve.batches import Item
 from penstock.serve.errors import RequestError
 from penstock.serve.frames import Frames, Place
 from penstock.serve.model import Model
 from penstock.serve.outcomes import Closed
 from penstock.serve.repository import Repository
+from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
+from penstock.serve.tracing import Tracer
 from penstock.signature import Arrays
 
 Figures = Any
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
+# Front ends that have not heard of a change by then are left to hear of it later.
+_HEARD_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,28 +44,55 @@ class Fronts:
         counted: told what a front end has counted since it last said so.
     """
 
-    def __init__(self, repository: Repository, counted: Callable[[Figures], None]) -> None:
-        self.repository, self.counted = repository, counted
+    def __init__(
+        self, repository: Repository, counted: Callable[[Figures], None], tracer: Tracer, regions: Regions
+    ) -> None:
+        self.repository, self.counted, self.tracer, self._regions = repository, counted, tracer, regions
         self.links: set[FrontLink] = set()
         self.models: dict[int, Model] = {}
         repository.changed = self.tell
-        self._note_models()
+        self.state = self._state()
 
     def tell(self) -> None:
-        """Tell all front ends what is served now."""
-        self._note_models()
-        state = frames.told(frames.STATE, self.state())
-        for link in self.links:
-            link.write(state)
+        """Tell all front ends what holds now, if it is not what held before."""
+        state = self._state()
+        if state != self.state:
+            self.state = state
+            for link in self.links:
+                link.write(state)
 
-    def state(self) -> dict[str, Any]:
-        """What is served, as front ends have to know it."""
-        return {
-            "models": [_described(model) for model in self.repository.models.values()],
-            "failures": self.repository.failures,
-            "unloaded": sorted(self.repository.unloaded),
-            "routes": self.repository.routes.as_dict(),
-        }
+    def telling(self, app: ASGI) -> ASGI:
+        """An application after whose changes all front ends have heard of them, before the client does."""
+
+        async def told(scope: Any, receive: Any, send: Any) -> None:
+            async def send_after(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self.tell()
+                    await self.gather(_HEARD_S)
+                await send(message)
+
+            changes = scope["type"] == "http" and scope["method"] not in ("GET", "HEAD")
+            await app(scope, receive, send_after if changes else send)
+
+        return told
+
+    def _state(self) -> bytes:
+        """What front ends have to know, as a frame."""
+        repository = self.repository
+        self.models = {model.id: model for model in repository.models.values()}
+        return frames.told(
+            frames.STATE,
+            {
+                "models": [_described(model) for model in repository.models.values()],
+                "failures": repository.failures,
+                "unloaded": sorted(repository.unloaded),
+                "routes": repository.routes.as_dict(),
+                "shadows": [] if repository.shadows is None else repository.shadows.wanted,
+                "regions": self._regions.status(),
+                "traced": self.tracer.on,
+                "logging": control.log_settings(),
+            },
+        )
 
     async def gather(self, within_s: float) -> None:
         """Have all front ends say what they have counted; those that do not in time are left out."""
@@ -69,9 +101,6 @@ class Fronts:
             _, late = await asyncio.wait(asked, timeout=within_s)
             for each in late:
                 each.cancel()
-
-    def _note_models(self) -> None:
-        self.models = {model.id: model for model in self.repository.models.values()}
 
 
 def _described(model: Model) -> dict[str, Any]:
@@ -105,7 +134,7 @@ class FrontLink(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._fronts.links.add(self)
-        self.write(frames.told(frames.STATE, self._fronts.state()))
+        self.write(self._fronts.state)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The front end has ended, and all who waited there are gone."""
@@ -129,10 +158,18 @@ class FrontLink(asyncio.Protocol):
                 self._ask_alone(content)
             elif kind == frames.FIGURES:
                 self._fronts.counted(orjson.loads(content))
-                for future in self._told:
+                told, self._told = self._told, []
+                for future in told:
                     if not future.done():
                         future.set_result(None)
-                self._told.clear()
+            elif kind == frames.REFUSED:
+                refused = self._fronts.models.get(*frames.NUMBER.unpack(content))
+                if refused is not None:
+                    refused.statistics.request(0.0, answered=False)
+            elif kind == frames.TRACED:
+                self._fronts.tracer.traced(**orjson.loads(content))
+            elif kind == frames.SHADOWED:
+                self._shadow(content)
 
     async def figures(self) -> None:
         """Ask what was counted there, and wait until it was told."""
@@ -164,13 +201,21 @@ class FrontLink(asyncio.Protocol):
         told, inputs = frames.read_with(content)
         self._begin(_Reply(self, told["number"], (), 0), told["model"], inputs, told["timeout_s"], told["priority"])
 
+    def _shadow(self, content: bytes) -> None:
+        told, arrays = frames.read_with(content)
+        model, shadows = self._fronts.models.get(told["model"]), self._fronts.repository.shadows
+        if model is not None and shadows is not None:
+            named = [(key.partition(" ")[2], array) for key, array in arrays.items()]
+            inputs, outputs = dict(named[: told["inputs"]]), dict(named[told["inputs"] :])
+            shadows.give(told["shadow"], model, told["id"], inputs, outputs)
+
     def _begin(self, reply: _Reply, model_id: int, inputs: Arrays, timeout_s: float, priority: int) -> None:
         self._asked[reply.number] = reply
         model = self._fronts.models.get(model_id)
         try:
             if model is None:
                 raise Closed("another version took the model's place")
-            reply.begin(model, inputs, self._fronts.repository)
+            reply.begin(model)
             reply.item = model.begin(inputs, reply, timeout_s=timeout_s, priority=priority, times=reply.times)
         except Exception as error:
             reply.set_exception(error)
@@ -179,22 +224,18 @@ class FrontLink(asyncio.Protocol):
 class _Reply:
     """Tells a front end how a request of it ended; a `Reply` of the scheduler's."""
 
-    __slots__ = ("_inputs", "_link", "_model", "_outputs", "_over", "_repository", "_room", "item", "number", "times")
+    __slots__ = ("_link", "_model", "_outputs", "_over", "_room", "item", "number", "times")
 
     def __init__(self, link: FrontLink, number: int, outputs: tuple[Place, ...], room: int) -> None:
         self._link, self.number, self._outputs, self._room = link, number, outputs, room
         self.times, self.item, self._over = Times(), None, False
         self._model: Model | None = None
-        self._inputs: Arrays = {}
-        self._repository: Repository | None = None
 
     item: Item | None
 
-    def begin(self, model: Model, inputs: Arrays, repository: Repository) -> None:
+    def begin(self, model: Model) -> None:
         """Told which model it is for."""
         self._model = model
-        if repository.shadows is not None:
-            self._inputs, self._repository = inputs, repository
 
     def done(self) -> bool:
         return self._over
@@ -210,10 +251,6 @@ class _Reply:
         times, model = self.times, self._model
         assert model is not None
         model.statistics.request(time.perf_counter() - times.started, answered=True)
-        if self._repository is not None and self._repository.shadows is not None:
-            # Copies: the slot is another request's as soon as this one is answered.
-            kept = {name: array.copy() for name, array in self._inputs.items()}
-            self._repository.shadows.offer(model.name, model, None, kept, answer)
         if self._fits(answer):
             frames.fill(self._link.memory, self._room, self._outputs, answer)
             data = frames.frame(frames.ANSWER, frames.ANSWERED.pack(self.number, times.queue_s, times.compute_s))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from penstock.errors import PenstockError
 from penstock.receipt import Receipt
 from penstock.runtimes import rows_of
 from penstock.serve import failures, frames
@@ -114,14 +115,9 @@ class RemoteModel:
         Raises:
             As there; Full: no slot is free; RequestError: 503, the engine is away, or ended meanwhile.
         """
-        self._check(inputs)
-        rows = rows_of(inputs) if self._batched else 1
+        rows = self._rows(inputs)
         if times is not None:
             times.rows = rows
-        if rows > self.limits.max_queue_rows:
-            raise RequestError(
-                f"the request has {rows} rows and the queue holds {self.limits.max_queue_rows}; send fewer"
-            )
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         return await self._link.ask(self, inputs, rows, wait, priority, times)
 
@@ -152,6 +148,24 @@ class RemoteModel:
                 return []
             found.append((tensor.name, tensor.dtype, tuple(int(size) for size in shape)))
         return found
+
+    def _rows(self, inputs: Arrays) -> int:
+        """How many rows a request has. One that cannot be answered is refused, which the engine counts.
+
+        Raises:
+            SignatureMismatch: its inputs are not the signature's. RequestError: its rows are too many.
+        """
+        try:
+            self._check(inputs)
+            rows = rows_of(inputs) if self._batched else 1
+            if rows > self.limits.max_queue_rows:
+                raise RequestError(
+                    f"the request has {rows} rows and the queue holds {self.limits.max_queue_rows}; send fewer"
+                )
+        except PenstockError:
+            self._link.tell(frames.frame(frames.REFUSED, frames.NUMBER.pack(self.id)))
+            raise
+        return rows
 
     def _check(self, inputs: Arrays) -> None:
         """See that the inputs are the signature's; others of the same names, dtypes and shapes are then too."""
@@ -191,6 +205,11 @@ class EngineLink(asyncio.Protocol):
         """Requests that the engine has not answered."""
         return len(self._asked)
 
+    def tell(self, data: bytes) -> None:
+        """Say something to the engine, if it is there."""
+        if self.there:
+            self._transport.write(data)
+
     def connection_made(self, transport: Any) -> None:
         self._transport, self.there = transport, True
 
@@ -219,8 +238,8 @@ class EngineLink(asyncio.Protocol):
         try:
             return await future  # type: ignore[no-any-return]
         finally:
-            if number in self._asked and self.there:
-                self._transport.write(frames.frame(frames.GIVE_UP, frames.NUMBER.pack(number)))
+            if number in self._asked:
+                self.tell(frames.frame(frames.GIVE_UP, frames.NUMBER.pack(number)))
 
     def _send(
         self,

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -104,13 +105,13 @@ class DealtServer(DrainingServer):
 
     def leave(self) -> None:
         """Ask clients to leave, while they are still answered."""
+        self._told_at, self._answered_before = time.monotonic(), self._answered
         self._repository.ending = self._connections.leaving = True
 
     def end(self, *, at_once: bool = False) -> None:
         """Answer what is under way, and end; or end at once."""
-        if at_once:
-            self.should_exit = True
-        self.handle_exit(signal.SIGINT, None)
+        self.should_exit = True
+        self.force_exit = self.force_exit or at_once
 
     def _tell(self) -> None:
         self.control.tell("drained", answered=self._answered - self._answered_before, lost=self.lost)
