@@ -54,6 +54,7 @@ class Member:
     linked: bool = False
     heard: float = 0.0
     asked: bool = False
+    asked_at: float = 0.0
     open: int = 0
     memory: int | None = None
     deaths: int = 0
@@ -65,6 +66,11 @@ class Member:
     def well(self) -> bool:
         """Whether it does what it is there for."""
         return self.ready and time.monotonic() - self.heard < _LATE_S
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it, where it is not well."""
+        return f"{self.name} {'does not answer' if self.ready else 'is being restarted'}"
 
 
 class Family:
@@ -102,6 +108,7 @@ class Family:
         self._announced = False
         self._told_at: float | None = None
         self._force = False
+        self._stepped_at = time.monotonic()
         self._failure: Exception | None = None
         self.lost = self._answered = 0
 
@@ -163,6 +170,7 @@ class Family:
 
     def _step(self, within_s: float = _TICK_S) -> None:
         """Hear what there is to hear, and look after everybody."""
+        self._note_pause()
         for key, _ in self._selector.select(within_s):
             if key.fileobj is self._listener:
                 self._deal_all()
@@ -173,6 +181,14 @@ class Family:
                     key.data.recv(4096)
         for member in self._members:
             self._look_after(member)
+
+    def _note_pause(self) -> None:
+        """Nobody is late for what this process has not done itself: it may have been stopped for a while."""
+        now, before = time.monotonic(), self._stepped_at
+        self._stepped_at = now
+        if now - before > 2 * _TICK_S:
+            for member in self._members:
+                member.asked_at, member.heard = now, max(member.heard, now - _TICK_S)
 
     def _hear(self, member: Member) -> None:
         try:
@@ -255,14 +271,15 @@ class Family:
         if member.process.poll() is not None:
             self._hear(member)  # its last words
             self._note_death(member)
-        elif member.ready and now - member.heard > _STALLED_S:
+        elif member.asked and now - member.asked_at > _STALLED_S:
             log.error(
                 "%s (process %d) has not answered for %g s; it is ended", member.name, member.process.pid, _STALLED_S
             )
-            member.heard = now
+            member.asked = False
             member.process.kill()
         elif member.ready and not member.asked and now - member.heard > _TICK_S and member.control is not None:
-            troubles = [f"{other.name} is being restarted" for other in self._members if not other.well]
+            troubles = [other.trouble for other in self._members if not other.well]
+            member.asked_at = now
             member.asked = member.control.tell("alive", troubles=troubles if member is self.engine else [])
 
     def _note_death(self, member: Member) -> None:

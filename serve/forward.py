@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -14,6 +16,7 @@ from penstock.serve.limits import bounded
 from penstock.serve.remote import AWAY
 from penstock.serve.rooms import gathered
 
+log = logging.getLogger(__name__)
 _MOST_BYTES = 2**20
 _HEALTH_S, _OTHER_S = 2.0, 3600.0
 _MOST_IDLE = 4
@@ -56,12 +59,20 @@ class Forward:
         return await asyncio.to_thread(self._asked, method, path, headers, body)
 
     def _asked(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> Said:
-        connection = self._idle.pop() if self._idle else None
-        if connection is None:
-            held = self._connect()
-            if held is None:
-                return _away()
-            connection = _Connection(held)
+        with suppress(IndexError, OSError, http.client.HTTPException):  # one that the engine has closed meanwhile
+            return self._exchanged(self._idle.pop(), method, path, headers, body)
+        held = self._connect()
+        if held is None:
+            return _away()
+        try:
+            return self._exchanged(_Connection(held), method, path, headers, body)
+        except (OSError, http.client.HTTPException) as error:
+            log.warning("the engine did not answer %s %s: %s", method, path[:100], error)
+            return _away()
+
+    def _exchanged(
+        self, connection: _Connection, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Said:
         connection.sock.settimeout(_HEALTH_S if path.startswith("/v2/health/") else _OTHER_S)
         try:
             connection.putrequest(method, path, skip_accept_encoding=True)
@@ -72,9 +83,9 @@ class Forward:
             connection.endheaders(body)
             answer = connection.getresponse()
             content = answer.read()
-        except (OSError, http.client.HTTPException):
+        except BaseException:
             connection.close()
-            return _away()
+            raise
         kept = not answer.will_close and len(self._idle) < _MOST_IDLE
         if kept:
             self._idle.append(connection)

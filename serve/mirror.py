@@ -10,7 +10,7 @@ from penstock.errors import PenstockError
 from penstock.serve import control, frames
 from penstock.serve.remote import EngineLink, RemoteModel
 from penstock.serve.repository import Repository
-from penstock.serve.routes import Route
+from penstock.serve.routes import Route, Weights
 from penstock.serve.shadow import Shadow
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.times import Times
@@ -53,7 +53,9 @@ class Mirror:
         repository.failures, repository.unloaded = state["failures"], set(state["unloaded"])
         routes = repository.routes.held
         repository.routes.held = {
-            name: routes[name] if name in routes and routes[name].weights == weights else Route(weights)
+            name: routes[name]
+            if name in routes and routes[name].weights == weights
+            else _route(weights, routes.get(name))
             for name, weights in state["routes"].items()
         }
         shadows = RemoteShadows(link, state["shadows"])
@@ -83,6 +85,11 @@ class Mirror:
                     self._regions.register(**region)
                 except PenstockError as error:  # the segment is gone again
                     log.warning("shared memory region %r: %s", name, error)
+
+
+def _route(weights: Weights, before: Route | None) -> Route:
+    """A route that goes on counting where the one before it was."""
+    return Route(weights, None if before is None else before.counts)
 
 
 class RemoteTracer(Tracer):

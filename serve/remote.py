@@ -32,10 +32,6 @@ _MOST_FORMS = 4096
 AWAY = "the engine is being restarted; try again soon"
 
 
-class Full(QueueFull):
-    """No slot is free."""
-
-
 @dataclass(frozen=True)
 class RemoteLimits:
     """What a front end has to know of a model's limits."""
@@ -113,7 +109,7 @@ class RemoteModel:
         """As `Model.infer`.
 
         Raises:
-            As there; Full: no slot is free; RequestError: 503, the engine is away, or ended meanwhile.
+            As there; QueueFull: no slot is free; RequestError: 503, the engine is away, or ended meanwhile.
         """
         rows = self._rows(inputs)
         if times is not None:
@@ -272,14 +268,14 @@ class EngineLink(asyncio.Protocol):
         """The inputs where both processes see them: themselves, or copies; where they begin; and each behind that.
 
         Raises:
-            Full: no slot is free for copies.
+            QueueFull: no slot is free for copies.
         """
         at = [self.slots.place(array) for array in inputs.values()]
         if None in at:
             held, size = frames.places([(name, array.dtype.name, array.shape) for name, array in inputs.items()])
             slot = self.slots.take(size)
             if slot is None:
-                raise Full("all memory for requests is taken; try again soon (--slots-mb)")
+                raise QueueFull("all memory for requests is taken; try again soon (--slots-mb)")
             frames.fill(slot, 0, held, inputs)
             inputs = {place.name: place.at(slot, 0) for place in held}
             at = [self.slots.place(array) for array in inputs.values()]

@@ -19,6 +19,7 @@ import orjson
 import uvicorn
 
 from penstock.parents import end_with_parent
+from penstock.serve.certificates import tls_limits
 from penstock.serve.drain import DrainingServer
 
 MOST_MESSAGE, MOST_DESCRIPTORS = 2**17, 4
@@ -125,5 +126,6 @@ async def _accepted(config: uvicorn.Config, server: DealtServer, held: socket.so
         )
         return protocol
 
+    loop = asyncio.get_running_loop()
     with suppress(OSError):
-        await asyncio.get_running_loop().connect_accepted_socket(made, held, ssl=config.ssl)
+        await loop.connect_accepted_socket(made, held, ssl=config.ssl, **(tls_limits(loop) if config.ssl else {}))

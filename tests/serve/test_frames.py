@@ -1,4 +1,4 @@
-"""Frames and places: whatever pieces a stream comes in, what was said is what is heard, and arrays lie where it says."""
+"""Frames and places: whatever pieces a stream comes in, what was said is heard, and arrays lie where it says."""
 
 from __future__ import annotations
 

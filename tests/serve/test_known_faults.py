@@ -155,6 +155,8 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
         "9",
         "test_drain.py::test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_status",
     ),
+    "--workers": ("2", "test_family.py::*"),
+    "--slots-mb": ("9", "test_family.py::test_a_server_whose_slots_are_taken_says_so_and_answers_again"),
     "--trace-file": ("traces.json", "test_tracing.py::*"),
 }
 
