@@ -130,6 +130,7 @@ class FrontLink(asyncio.Protocol):
         self._asked: dict[int, _Reply] = {}
         self._transport: Any = None
         self._told: list[asyncio.Future[None]] = []
+        self._answers: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -183,9 +184,15 @@ class FrontLink(asyncio.Protocol):
             self._transport.write(data)
 
     def ended(self, number: int, data: bytes) -> None:
-        """A request has its answer."""
+        """A request has its answer, which is sent with those of the same turn of the event loop."""
         del self._asked[number]
-        self.write(data)
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._send_answers)
+        self._answers.append(data)
+
+    def _send_answers(self) -> None:
+        answers, self._answers = self._answers, []
+        self.write(b"".join(answers))
 
     def _note_form(self, told: dict[str, Any]) -> None:
         form = _Form(told["model"], frames.read(told["inputs"]), frames.read(told["outputs"]))

@@ -246,8 +246,7 @@ class Scheduler:
             items = share(choice.items, len(self._free))
             if self._observer is not None:
                 self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
-            for item in items:
-                self._queue.discard(item)
+            self._queue.leave(items)
             instance = self._free.pop()
             if self._quick.holds(items) and self._ran_here(instance, items):
                 self._free.append(instance)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
 
 SLOW = "/v2/models/slow/infer"
-LONG = 3000  # half a second of work, or more
+LONG = 12_000  # half a second of work, or more
 ENDLESS = 100_000
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: here\r\n\r\n"
 
