@@ -40,6 +40,12 @@ Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 _STOP_S = 30.0
 _REASONS = (rights.INFER, rights.REPOSITORY)
 _BOUNDS = Bounds()
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
+Gather = Callable[[], Awaitable[None]]
+
+
+async def _nothing_to_gather() -> None:
+    """All that is counted is counted here."""
 
 
 def create_app(
@@ -51,6 +57,7 @@ def create_app(
     tracer: Tracer | None = None,
     gate: Gate | None = None,
     watch: Watch | None = None,
+    gather: Gather = _nothing_to_gather,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
 
@@ -64,6 +71,7 @@ def create_app(
         gate: of API keys, if those are asked for, in front of this; it stands in the description, and without a key
             the server's health gives no reasons.
         watch: told of each request, likewise.
+        gather: has others say what they have counted, before figures are told.
     """
     watch = watch or Watch(metrics)
     regions, tracer = regions or Regions(bounds.shared_memory), tracer or Tracer()
@@ -82,13 +90,54 @@ def create_app(
     app = FastAPI(title="penstock", version=penstock.__version__, lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
-    _add_health(app, repository, metrics, gate)
+    _add_health(app, repository, metrics, gate, gather)
     control.add(app, repository, _reply, regions, tracer)
-    slow.add(app, watch.slow)
+    slow.add(app, watch.slow, gather)
     _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository, keyed=gate is not None)  # type: ignore[method-assign]
     return Wire(app, Infer(repository, watch, regions, tracer, bounds.max_body_bytes))
+
+
+def create_front(
+    repository: Repository,
+    bounds: Bounds,
+    forward: ASGI,
+    beside: Beside | None,
+    regions: Regions,
+    watch: Watch,
+    infer: Infer,
+) -> Wire:
+    """The application of a front end: inference is answered here, and `forward` answers all else.
+
+    Args:
+        repository: the models, which are another process's.
+        bounds: on what a request may bring.
+        forward: an ASGI application.
+        beside: starts what runs in the same event loop.
+        regions: of shared memory.
+        watch: told of each request.
+        infer: answers infer requests.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        stop = None if beside is None else await beside()
+        yield
+        if stop is not None:
+            await stop(_STOP_S)
+
+    MultiPartParser.spool_max_size = bounds.max_body_bytes
+    app = FastAPI(lifespan=lifespan, openapi_url=None)
+    app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
+    _add_errors(app)
+    _add_predict(app, repository, watch, bounds)
+
+    async def either(scope: Any, receive: Any, send: Any) -> None:
+        ours = scope["type"] != "http" or (scope["path"].startswith("/predict/") and scope["method"] == "POST")
+        await (app if ours else forward)(scope, receive, send)
+
+    return Wire(either, infer)
 
 
 def _reply(
@@ -151,7 +200,7 @@ def _methods(app: FastAPI, path: str) -> str:
     return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
-def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Gate | None) -> None:
+def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Gate | None, gather: Gather) -> None:
     gpus = Gpus()
 
     @app.head("/v2/health/live", include_in_schema=False)
@@ -172,6 +221,7 @@ def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Ga
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
     async def figures() -> Response:
+        await gather()
         missing = dict.fromkeys((*repository.failures, *repository.unloaded), False)
         metrics.readiness(missing | {name: model.ready for name, model in repository.models.items()})
         of_triton = tritonmetrics.families(

@@ -6,9 +6,19 @@ import asyncio
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.serve.times import Times
+
+
+class Reply(Protocol):
+    """Told once how an item ended, on the event loop, and must not raise; an asyncio.Future is one."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
 
 
 @dataclass(eq=False)
@@ -16,6 +26,7 @@ class Item:
     """One caller's rows. Items with different keys never share a batch; those of one `kind` take alike long.
 
     `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
+    `reply` is told how it ended, and says when nobody wants to know any more.
     """
 
     payload: Any
@@ -24,7 +35,7 @@ class Item:
     priority: int
     arrived: float
     urgent: bool
-    future: asyncio.Future[Any]
+    reply: Reply
     number: int
     times: Times | None = None
     kind: Hashable = None
@@ -33,10 +44,18 @@ class Item:
     timer: asyncio.TimerHandle | None = None
     entered: float = field(default_factory=time.perf_counter)
 
+    def succeed(self, result: Any) -> None:
+        """Tell whoever waits what the answer is."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.reply.set_result(result)
+
     def fail(self, error: Exception) -> None:
         """Tell whoever waits that there is no answer, if anybody still does."""
-        if not self.future.done():
-            self.future.set_exception(error)
+        if not self.reply.done():
+            if self.timer is not None:
+                self.timer.cancel()
+            self.reply.set_exception(error)
 
 
 # From this priority on an item gives way: it leaves the queue where there is no room for another.

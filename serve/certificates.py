@@ -93,11 +93,17 @@ class Certificates:
             raise PenstockError(f"--tls-cert {self._cert} --tls-key {self._key}: {error.strerror}") from None
 
 
-def bound_handshakes(loop: Any) -> None:
-    """Give servers that a loop makes from here on those limits over TLS, for which uvicorn has no settings."""
-    limits, made = {"ssl_handshake_timeout": _HANDSHAKE_S}, loop.create_server
+def tls_limits(loop: Any) -> dict[str, float]:
+    """What a loop is to be told when it makes a server of TLS, or a connection of one."""
+    limits = {"ssl_handshake_timeout": _HANDSHAKE_S}
     if sys.version_info >= (3, 11) or "uvloop" in type(loop).__module__:
         limits["ssl_shutdown_timeout"] = _GOODBYE_S
+    return limits
+
+
+def bound_handshakes(loop: Any) -> None:
+    """Give servers that a loop makes from here on those limits over TLS, for which uvicorn has no settings."""
+    limits, made = tls_limits(loop), loop.create_server
 
     def create_server(*given: Any, **named: Any) -> Any:
         return made(*given, **named, **(limits if named.get("ssl") is not None else {}))

@@ -56,10 +56,18 @@ class Connections:
         infer: answers the requests.
         limits: what clients are given.
         gate: of API keys, if those are asked for.
+        take: gives memory for a body of a length whose arrays begin at a place in it; None where it has none.
     """
 
-    def __init__(self, infer: Infer, limits: ConnectionLimits, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        infer: Infer,
+        limits: ConnectionLimits,
+        gate: Gate | None = None,
+        take: Callable[[int, int], memoryview | None] | None = None,
+    ) -> None:
         self.infer = infer
+        self._take = take
         self.limits = limits
         self._gate = gate
         # What is received goes here until it is known what it is; it is read before the next connection's is.
@@ -74,6 +82,10 @@ class Connections:
         if head.length > self.limits.body_bytes:
             return False
         return self._gate is None or self._gate.fault(head.headers.get(b"authorization"), _NEEDED) is None
+
+    def taken(self, length: int, aligned: int) -> memoryview | None:
+        """Memory for a body that others see too, if there is any; its arrays begin at `aligned`."""
+        return None if self._take is None else self._take(length, aligned)
 
     def __call__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         loop = _loop or asyncio.get_running_loop()
@@ -209,13 +221,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._head, here = head, len(self._waiting) - end
         if here >= head.length:
-            body = room(head.length, head.json_length)
+            body = self._server.taken(head.length, head.json_length)
+            if body is None:
+                body = room(head.length, head.json_length)
             end += head.length
             body[:] = self._waiting[end - head.length : end]
             self._waiting = self._waiting[end:]
             self._start(body)
         else:
-            self._room = Room(head.length, head.json_length)
+            taken = self._server.taken(head.length, head.json_length)
+            self._room = Room(head.length, head.json_length, taken)
             self._room.add(self._waiting[end:])
             self._pause_at = _FIRST_TURN
             self._waiting = b""

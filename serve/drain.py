@@ -116,7 +116,7 @@ class DrainingServer(uvicorn.Server):
         """Take no more connections, and lose none that a client has: one that is not taken yet would be reset."""
         if not self.force_exit:
             for listener in listeners:
-                _turn_away(listener)
+                turn_away(listener)
             await self._until(lambda: False, time.monotonic() + _HANDSHAKES_S)
         for server in self.servers:
             server.close()
@@ -171,7 +171,7 @@ def end_process(lost: int) -> None:
     threads.hard_end(min(lost, 1))
 
 
-def _turn_away(listener: socket.socket) -> None:
+def turn_away(listener: socket.socket) -> None:
     """Let no new connection begin, while those that have begun are still taken.
 
     A client that knocks hears nothing, knocks again a second later, and is then refused. Where the kernel does not let

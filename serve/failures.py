@@ -9,6 +9,7 @@ from penstock.errors import PenstockError
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, InstanceLost, RejectedInput
 from penstock.serve.errors import RequestError
+from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
 from penstock.signature import SignatureMismatch
 from penstock.tables import BadTable
 
@@ -17,6 +18,7 @@ _SAME: dict[str, type[Exception]] = {
     for kind in (
         *(RequestError, BadImage, BadTable, SignatureMismatch, PenstockError),
         *(RejectedInput, InstanceDead, InstanceLost),
+        *(QueueFull, Expired, Unmeetable, Closed, Hung),
     )
 }
 """Errors that are the same on both sides, as which more particular ones go too; any other is a RuntimeError there, and

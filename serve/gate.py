@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -124,6 +124,21 @@ class Gate:
         if found is not None:
             self._refused[found.reason] = self._refused.get(found.reason, 0) + 1
         return found
+
+    def taken(self) -> dict[str, dict[str, int]]:
+        """What was refused, by reason, and admitted, by key, since this was last asked; it is counted no more here."""
+        refused, self._refused = self._refused, {}
+        admitted = {held.name: held.admitted for held in self._held.values() if held.admitted}
+        for held in self._held.values():
+            held.admitted = 0
+        return {"refused": refused, "admitted": admitted}
+
+    def add(self, taken: Mapping[str, Mapping[str, int]]) -> None:
+        """Count what another process has refused and admitted."""
+        for reason, count in taken["refused"].items():
+            self._refused[reason] = self._refused.get(reason, 0) + count
+        for held in self._held.values():
+            held.admitted += taken["admitted"].get(held.name, 0)
 
     def families(self) -> Iterator[Metric]:
         """What was refused and admitted, as prometheus_client wants it."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -51,6 +52,18 @@ class Distribution:
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
+
+    def taken(self) -> list[float]:
+        """The counts and the sum since this was last asked, from which it begins anew."""
+        found = [*self._counts, self._sum]
+        self._counts, self._sum = [0] * len(self._counts), 0.0
+        return found
+
+    def add(self, taken: Sequence[float]) -> None:
+        """Count what another of the same bounds has counted."""
+        *counts, total = taken
+        self._counts = [held + int(more) for held, more in zip(self._counts, counts, strict=True)]
+        self._sum += total
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Write it down as Prometheus has it: each bucket holds those below it too."""
@@ -94,6 +107,22 @@ class Metrics:
         if held is None:
             held = self._seconds[model] = Distribution(_SECONDS)
         held.observe(seconds)
+
+    def taken(self) -> dict[str, Any]:
+        """Requests that were counted since this was last asked, as JSON may have it; they are counted no more here."""
+        requests, self._requests = self._requests, {}
+        seconds, self._seconds = self._seconds, {}
+        return {
+            "requests": [[*key, count] for key, count in requests.items()],
+            "seconds": {model: held.taken() for model, held in seconds.items()},
+        }
+
+    def add(self, taken: Mapping[str, Any]) -> None:
+        """Count requests that another process has counted."""
+        for model, status, count in taken["requests"]:
+            self._requests[model, status] = self._requests.get((model, status), 0) + count
+        for model, more in taken["seconds"].items():
+            self._seconds.setdefault(model, Distribution(_SECONDS)).add(more)
 
     def ready(self, model: str, *, is_ready: bool) -> None:
         """Whether a model answers."""

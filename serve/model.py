@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -20,12 +21,13 @@ from penstock.errors import PenstockError
 from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner, rows_of
-from penstock.serve.batches import LAST
+from penstock.serve.batches import LAST, Item, Reply
 from penstock.serve.errors import RequestError
 from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
 from penstock.serve.opening import Opening
+from penstock.serve.outcomes import Closed
 from penstock.serve.scheduler import Scheduler
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
@@ -38,6 +40,7 @@ _DOT = bytes.fromhex(
 )
 
 _MOST_FORMS = 4096
+_ids = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Model:
         limits: Limits,
         metrics: Metrics,
     ) -> None:
+        self.id = next(_ids)
         self.name = name
         self.version = version
         self.signature = signature
@@ -136,34 +140,48 @@ class Model:
     async def _infer(
         self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None
     ) -> dict[str, Any]:
+        about = self._about(inputs, timeout_s, priority, times)
+        rows, most = about["rows"], self.scheduler.max_batch
+        if rows <= most:
+            return dict(await self.scheduler.submit(inputs, **about))
+        parts = [take(inputs, part) for part in _parts(rows, most, self._least)]
+        submits = [self.scheduler.submit(part, **{**about, "rows": rows_of(part)}) for part in parts]
+        return take(join(await _all(submits)), slice(rows))
+
+    def begin(
+        self, inputs: Arrays, reply: Reply, *, timeout_s: float | None, priority: int, times: Times
+    ) -> Item | None:
+        """As `infer`, whose end `reply` is told; the item in the queue, where it fits one batch.
+
+        Raises:
+            As `infer`, but for what is met later.
+        """
+        about = self._about(inputs, timeout_s, priority, times)
+        if about["rows"] <= self.scheduler.max_batch:
+            return self.scheduler.enter(inputs, reply, **about)
+        task = asyncio.ensure_future(self._infer(inputs, timeout_s, priority, times))
+        task.add_done_callback(functools.partial(_tell, reply))
+        return None
+
+    def _about(self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None) -> dict[str, Any]:
+        """What the scheduler is told of a request."""
         self._check(inputs)
-        wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         rows = len(next(iter(inputs.values()))) if self._batched else 1
         if times is not None:
             times.rows = rows
-        if not self._batched:
-            kind = tuple(array.shape for array in inputs.values())
-            answer: dict[str, Any] = await self.scheduler.submit(
-                inputs, key=object(), timeout_s=wait, priority=priority, times=times, kind=kind
-            )
-            return answer
-        most = self.scheduler.max_batch
         if rows > self.scheduler.max_queue_rows:
             raise RequestError(
                 f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
             )
-        kind = tuple(array.shape[1:] for array in inputs.values())
-        key: Any = object() if self._alone else kind
-        parts = [take(inputs, part) for part in _parts(rows, most, self._least)] if rows > most else [inputs]
-        submits = [
-            self.scheduler.submit(
-                part, rows=rows_of(part), key=key, timeout_s=wait, priority=priority, times=times, kind=kind
-            )
-            for part in parts
-        ]
-        if len(submits) == 1:
-            return dict(await submits[0])
-        return take(join(await _all(submits)), slice(rows))
+        kind = tuple(array.shape[1:] if self._batched else array.shape for array in inputs.values())
+        return {
+            "rows": rows,
+            "key": object() if self._alone or not self._batched else kind,
+            "timeout_s": self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s),
+            "priority": priority,
+            "times": times,
+            "kind": kind,
+        }
 
     def _check(self, inputs: Arrays) -> None:
         """See that the inputs are the signature's; others of the same names, dtypes and shapes are then too."""
@@ -195,6 +213,15 @@ def _parts(rows: int, most: int, least: int) -> list[Any]:
     if len(found) > 1 and 0 < (last := rows - found[-1].start) < least:
         found[-1] = np.minimum(np.arange(found[-1].start, rows - last + least), rows - 1)
     return found
+
+
+def _tell(reply: Reply, task: asyncio.Task[dict[str, Any]]) -> None:
+    if task.cancelled():
+        reply.set_exception(Closed("the server is shutting down"))
+    elif (error := task.exception()) is not None:
+        reply.set_exception(error)  # type: ignore[arg-type] # no others are met here
+    else:
+        reply.set_result(task.result())
 
 
 async def _all(submits: list[Any]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from penstock.serve.batches import LAST, Item, order
 from penstock.serve.curves import Curve
@@ -47,8 +47,22 @@ class Queue:
 
     def enter(self, item: Item) -> None:
         item.queued = True
-        bisect.insort(self.items, item, key=order)
+        if not self.items or order(item) >= order(self.items[-1]):
+            self.items.append(item)  # as nearly all do
+        else:
+            bisect.insort(self.items, item, key=order)
         self._count(item.rows)
+
+    def leave(self, items: Sequence[Item]) -> None:
+        """Take out several that wait."""
+        if all(item is held for item, held in zip(items, self.items, strict=False)):
+            for item in items:
+                item.queued = False
+            del self.items[: len(items)]  # as nearly all do
+            self._count(-sum(item.rows for item in items))
+            return
+        for item in items:
+            self.discard(item)
 
     def discard(self, item: Item) -> None:
         """Take an item out, if it still waits."""

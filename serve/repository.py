@@ -32,6 +32,7 @@ class Repository:
     `unloaded` are those that were taken out on purpose: nobody misses them while there are others. `held_back` says why
     a newer version does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of
     `MODES`. `ending` is set once the server has been told to end: it is not ready then, while its models still answer.
+    `changed` is told whenever models or routes come or go, and `troubles` says why the server is not ready beside that.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -46,6 +47,8 @@ class Repository:
     load_failures: Counter[str] = field(default_factory=Counter)
     _loader: Loader = field(default_factory=Loader)
     ending: bool = False
+    changed: Callable[[], None] = lambda: None
+    troubles: Callable[[], list[str]] = list
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _changes: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -60,7 +63,7 @@ class Repository:
             for name, model in self.models.items()
             if not model.ready
         ]
-        found += self.routes.problems(self.models)
+        found += self.routes.problems(self.models) + self.troubles()
         return found or ([] if self.models else ["no model is loaded"])
 
     def index(self, *, ready: bool = False) -> list[dict[str, Any]]:
@@ -149,6 +152,7 @@ class Repository:
             self.routes.change(wanted, self.names, self.models)
         except PenstockError as error:
             raise RequestError(str(error)) from None
+        self.changed()
 
     async def load(self, name: str) -> None:
         """Load a model of the repository, or load it anew; the one that answers now does so until the new one is ready.
@@ -217,6 +221,7 @@ class Repository:
             return
         self.failures[name] = str(error)
         self.unloaded.discard(name)
+        self.changed()
 
     def _allow(self, verb: str, name: str) -> None:
         """Refuse what clients may not do.
@@ -256,6 +261,7 @@ class Repository:
             self.failures.pop(name, None)
             self.held_back.pop(name, None)
             self.unloaded.discard(name)
+            self.changed()
             log.info("%s version %s is loaded", name, model.version)
         if former is not None:
             await release(former)
@@ -274,6 +280,7 @@ class Repository:
                 self.load_failures.pop(name, None)  # names come and go
                 if former is not None:
                     former.forget()
+            self.changed()
             log.info("%s is unloaded", name)
         if former is not None:
             await release(former)

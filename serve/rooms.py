@@ -29,13 +29,16 @@ class Room:
     Args:
         most: bytes that it may come to hold.
         aligned: where what lies from there on lies as arrays should.
+        whole: memory for all of it, if that is there already.
     """
 
-    def __init__(self, most: int, aligned: int = 0) -> None:
+    def __init__(self, most: int, aligned: int = 0, whole: memoryview | None = None) -> None:
         self.most, self.filled = most, 0
         self._start = -aligned % _ALIGNED
         self._map: mmap.mmap | None = None
-        if most <= _FIRST:
+        if whole is not None:
+            self._view = whole
+        elif most <= _FIRST:
             self._view = room(most, aligned)
         else:
             self._grow(_FIRST)

@@ -94,6 +94,16 @@ class Route:
         self.counts = {**dict.fromkeys(weights, 0), **(counts or {})}
         self._next = itertools.cycle(turns(weights)).__next__
 
+    def taken(self) -> dict[str, int]:
+        """What was counted since this was last asked, from which it begins anew."""
+        found, self.counts = self.counts, dict.fromkeys(self.counts, 0)
+        return found
+
+    def add(self, taken: Mapping[str, int]) -> None:
+        """Count what another process has counted."""
+        for name, count in taken.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
     def take(self, models: Models, version: str | None) -> Model | None:
         """The model whose turn it is; where that is not there, the first that is takes it. None if none is."""
         name = self._next()

@@ -91,20 +91,13 @@ class Service:
     async def LogSettings(self, request: Any, context: Any) -> Any:  # noqa: N802
         given = {name: getattr(held, held.WhichOneof("parameter_choice")) for name, held in request.settings.items()}
         control.set_logging(given)
-        answer = messages.message("LogSettingsResponse")()
-        for name, value in control.log_settings().items():
-            kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
-            setattr(answer.settings[name], kind, value)
-        return answer
+        return log_settings(control.log_settings())
 
     async def TraceSetting(self, request: Any, context: Any) -> Any:  # noqa: N802
         name = control.traced(self._repository, request.model_name) if request.model_name else ""
         given = {key: list(held.value) or None for key, held in request.settings.items()}
         settings = self._tracer.update(given, name) if given else self._tracer.settings(name)
-        answer = messages.message("TraceSettingResponse")()
-        for key, value in settings.items():
-            answer.settings[key].value.extend(value if isinstance(value, list) else [value])
-        return answer
+        return trace_settings(settings)
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
         held = {region["name"]: region for region in self._regions.status(request.name)}
@@ -205,3 +198,20 @@ class Service:
 
     def _model(self, name: str, version: str) -> Model:
         return self._repository.find(name, version or None)
+
+
+def log_settings(held: dict[str, Any]) -> Any:
+    """The answer to a call for the settings of logging."""
+    answer = messages.message("LogSettingsResponse")()
+    for name, value in held.items():
+        kind = {bool: "bool_param", int: "uint32_param", str: "string_param"}[type(value)]
+        setattr(answer.settings[name], kind, value)
+    return answer
+
+
+def trace_settings(held: dict[str, Any]) -> Any:
+    """The answer to a call for the settings of tracing."""
+    answer = messages.message("TraceSettingResponse")()
+    for key, value in held.items():
+        answer.settings[key].value.extend(value if isinstance(value, list) else [value])
+    return answer

@@ -21,7 +21,13 @@ from penstock.serve.rpc import Service
 
 
 async def start(
-    service: Service, repository: Repository, address: str, most_bytes: int, access: Access
+    service: Service,
+    repository: Repository,
+    address: str,
+    most_bytes: int,
+    access: Access,
+    *,
+    shared: bool = False,
 ) -> Callable[[float], Awaitable[None]]:
     """Start the service, with health checks and reflection beside it; the function that stops it, within seconds.
 
@@ -31,11 +37,12 @@ async def start(
         address: HOST:PORT.
         most_bytes: the largest message taken.
         access: who may call, and by which certificate.
+        shared: whether other processes listen at the address too.
     """
     options = [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shared)),
     ]
     guards = None if access.gate is None else [rpcguard.Guard(access.gate)]
     server = grpc.aio.server(interceptors=guards, options=options)
@@ -46,7 +53,7 @@ async def start(
         messages.message("ModelStreamInferResponse").SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
-    checks = _Health(repository, access.gate)
+    checks = _Health(repository, access.gate, service)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     names = (messages.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=_Pools())
@@ -91,14 +98,14 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """grpc.health.v1: the whole server under no name and the service's, a model under its own, with a key for it."""
 
-    def __init__(self, repository: Repository, gate: Gate | None) -> None:
-        self._repository = repository
+    def __init__(self, repository: Repository, gate: Gate | None, service: Service) -> None:
+        self._repository, self._service = repository, service
         self._admit = None if gate is None else rpcguard.every_message(gate)
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         kinds = health_pb2.HealthCheckResponse
         if request.service in ("", messages.SERVICE):
-            ready = not self._repository.problems
+            ready = (await self._service.ServerReady(request, context)).ready
             return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
         if self._admit is not None:  # as ModelReady: who has no key learns no names
             try:
@@ -106,7 +113,8 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             except Refused as refused:
                 await rpcguard.end(refused, context)
         if self._repository.label(request.service):
-            ready = self._repository.is_ready(request.service)
+            asked = messages.message("ModelReadyRequest")(name=request.service)
+            ready = (await self._service.ModelReady(asked, context)).ready
         else:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
         return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)

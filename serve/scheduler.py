@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol
 
 from penstock.runtimes import InstanceDead, InstanceLost
-from penstock.serve.batches import LAST, Item, choose, share
+from penstock.serve.batches import LAST, Item, Reply, choose, share
 from penstock.serve.curves import Curve
 from penstock.serve.outcomes import Closed, Expired, Hung
 from penstock.serve.posts import BatchFunction, Post
@@ -150,9 +150,27 @@ class Scheduler:
             self._keep(self._revive(instance))
         self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self.start)
 
-    async def submit(
+    async def submit(self, payload: Any, **about: Any) -> Any:
+        """Queue an item and wait for its own result. Cancelling the wait takes the item out of the queue.
+
+        Args:
+            payload: what the batch function is given for this item.
+            about: as `enter` has it.
+
+        Raises:
+            As `enter`; Expired: too late; Closed: shut down meanwhile; or what the batch function raised for it.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        item = self.enter(payload, future, **about)
+        try:
+            return await future
+        finally:
+            self.withdraw(item)
+
+    def enter(
         self,
         payload: Any,
+        reply: Reply,
         *,
         rows: int = 1,
         key: Hashable = None,
@@ -160,11 +178,12 @@ class Scheduler:
         timeout_s: float | None = None,
         times: Times | None = None,
         kind: Hashable = None,
-    ) -> Any:
-        """Queue an item and wait for its own result. Cancelling the wait takes the item out of the queue.
+    ) -> Item:
+        """Queue an item, whose end is told to `reply`; to be called on the event loop.
 
         Args:
             payload: what the batch function is given for this item.
+            reply: told the item's own result, or the error that it met.
             rows: how many rows it counts for, 1 to `max_batch`.
             key: items share a batch only with items of an equal key.
             priority: lower goes first; first come, first served within one. From `LAST` on it gives way to
@@ -174,8 +193,7 @@ class Scheduler:
             kind: what batches of as many rows take alike long by, if anything.
 
         Raises:
-            QueueFull: no room; Expired: too late; Unmeetable: it would be; Closed: shutting down; or what the batch
-            function raised for it.
+            QueueFull: no room; Unmeetable: it would be too late; Closed: shutting down.
         """
         if not 1 <= rows <= self.max_batch:
             raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
@@ -186,18 +204,19 @@ class Scheduler:
             key, kind = object(), None
         loop = asyncio.get_running_loop()
         now, urgent, number = loop.time(), bool(self._free), next(self._numbers)
-        item = Item(payload, rows, key, priority, now, urgent, loop.create_future(), number, times, kind)
+        item = Item(payload, rows, key, priority, now, urgent, reply, number, times, kind)
         if timeout_s is not None:
             self._queue.meet(item, timeout_s, self._curve, len(self._instances))
             item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
         self._queue.enter(item)
         self._soon()
-        try:
-            return await item.future
-        finally:
-            if item.timer is not None:
-                item.timer.cancel()
-            self._queue.discard(item)
+        return item
+
+    def withdraw(self, item: Item) -> None:
+        """Take an item out that nobody waits for any more; one that is computed by now is not stopped."""
+        if item.timer is not None:
+            item.timer.cancel()
+        self._queue.discard(item)
 
     def _expire(self, item: Item, timeout_s: float) -> None:
         if item.times is not None:
@@ -227,8 +246,7 @@ class Scheduler:
             items = share(choice.items, len(self._free))
             if self._observer is not None:
                 self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
-            for item in items:
-                self._queue.discard(item)
+            self._queue.leave(items)
             instance = self._free.pop()
             if self._quick.holds(items) and self._ran_here(instance, items):
                 self._free.append(instance)
@@ -283,7 +301,7 @@ class Scheduler:
 
     async def _run(self, instance: Post, items: list[Item]) -> None:
         """Run items as one batch; if it fails, in halves, until the item at fault stands alone."""
-        items = [item for item in items if not item.future.done()]
+        items = [item for item in items if not item.reply.done()]
         if not items:
             return
         started = time.perf_counter()
@@ -312,17 +330,17 @@ class Scheduler:
             waits = [started - item.entered for item in items]
             self._observer.batch(sum(item.rows for item in items), waits, compute_s)
         for item, result in zip(items, results, strict=True):
-            if not item.future.done():
+            if not item.reply.done():
                 if item.times is not None:
                     item.times.ran(started - item.entered, compute_s)
-                item.future.set_result(result)
+                item.succeed(result)
 
     def _return(self, items: list[Item], error: InstanceDead) -> None:
         """Put a dead instance's items back in their places.
 
         Those that meet a second death run alone from then on, and one that was alone at it is what kills: it fails.
         """
-        items = [item for item in items if not item.future.done()]
+        items = [item for item in items if not item.reply.done()]
         for item in items:
             if not isinstance(error, InstanceLost):
                 if item.returned and len(items) == 1:

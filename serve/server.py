@@ -6,12 +6,13 @@ import errno
 import gc
 import importlib
 import math
+import os
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +20,24 @@ import uvicorn
 
 from penstock.errors import PenstockError
 from penstock.serve import lifecycle, logs, telemetry, threads
-from penstock.serve.access import Access, AccessFiles
+from penstock.serve.access import Access
 from penstock.serve.app import Beside, create_app
-from penstock.serve.connection import ConnectionLimits, Connections
-from penstock.serve.drain import Calls, DrainingServer, DrainLimits, end_process
+from penstock.serve.connection import Connections
+from penstock.serve.drain import Calls, DrainingServer, end_process
+from penstock.serve.family import Family
 from penstock.serve.guard import Guard
-from penstock.serve.lifecycle import Lifecycle
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model
+from penstock.serve.model import Model
 from penstock.serve.predict import Bounds
 from penstock.serve.repository import Repository
 from penstock.serve.requestlog import request_log
+from penstock.serve.settings import Address, Settings
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
 BACKLOG = 2048
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where to listen; port 0 takes any that is free. Without a `grpc_port` there is no gRPC."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    grpc_port: int | None = None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that `penstock serve` is told but the models: where it listens, how they run, what clients may do.
-
-    `trace_file` is where the protocol's trace extension writes. `log_format` is one of `logs.FORMATS`, and
-    `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
-    requests are sent to a collector; None: as the environment says. `access` says who may come.
-    """
-
-    address: Address = field(default_factory=Address)
-    limits: Limits = field(default_factory=Limits)
-    bounds: Bounds = field(default_factory=Bounds)
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    trace_file: Path | None = None
-    log_format: str = "text"
-    log_requests: str = "failed"
-    otel: bool | None = None
-    access: AccessFiles = field(default_factory=AccessFiles)
-    lifecycle: Lifecycle = field(default_factory=Lifecycle)
-    drain: DrainLimits = field(default_factory=DrainLimits)
+_FEW_CORES, _MOST_WORKERS = 4, 8
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> int:
@@ -82,28 +54,32 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     if address.port and address.port == address.grpc_port:
         raise PenstockError(f"--grpc-port {address.grpc_port}: that is --port's; choose another, or -1 for none")
+    if workers := workers_for(settings):
+        return _serve_family(paths, settings, workers, say)
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     access = Access(settings.access)
     listener = _bind(address)
     with listener, _kept(address) as grpc_port, telemetry.opened(settings.otel) as spans:
         watch = Watch(metrics, tuple(told for told in (spans, requests) if told is not None))
         repository, besides = lifecycle.open_with(paths, limits, metrics, settings.lifecycle)
-        _announce(repository, say)
+        announce(repository, say)
         if not repository.models and repository.mode != "poll":
             raise PenstockError("no model can be served; the reasons stand above")
         host, port = listener.getsockname()[:2]
         shown, calls = f"[{host}]" if ":" in host else host, Calls()
         if grpc_port is not None:
-            service = _rpc("rpc").Service(repository, regions, tracer, watch, access.gate)
+            service = rpc_module("rpc").Service(repository, regions, tracer, watch, access.gate)
             calls = service.calls
-            besides.insert(0, _beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
+            besides.insert(0, rpc_beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
         app = create_app(repository, metrics, bounds, beside, regions, tracer, gate=gate, watch=watch)
         if gate is not None:
             metrics.include(gate.families)
         connections = Connections(app.infer, settings.connections, gate)
-        config = _config(app if gate is None else Guard(app, gate), connections, access)
-        server = DrainingServer(config, connections, repository, calls, settings.drain, say)
+        guarded = app if gate is None else Guard(app, gate)
+        server = DrainingServer(
+            secure(config(guarded, connections), access), connections, repository, calls, settings.drain, say
+        )
         # uvicorn drains on these, then raises the signal anew for whoever had it before; a drained server has
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -115,19 +91,46 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         routes = f"POST /predict/{next(iter(repository.models), 'NAME')}, GET /docs, GET /metrics"
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
-        # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
-        gc.collect()
-        gc.freeze()
-        # Threads that inflate and decode give way to the event loop so soon; an answer waits for several turns.
-        sys.setswitchinterval(0.0005)
+        settle()
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
     return server.lost
 
 
-def _config(app: Any, connections: Connections, access: Access) -> uvicorn.Config:
-    config = uvicorn.Config(
+def workers_for(settings: Settings) -> int:
+    """How many front ends a server has: what it is told, or else what suits the machine and its devices."""
+    if settings.workers is not None:
+        return settings.workers
+    cores = len(os.sched_getaffinity(0))
+    if cores < _FEW_CORES or all(device == "cpu" for device in settings.limits.devices):
+        return 0  # the models need the cores, or front ends would stand in each other's way
+    return min(cores // 2, _MOST_WORKERS)
+
+
+def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Callable[[str], None]) -> int:
+    """The same with front ends beside the process that runs the models."""
+    access, address = Access(settings.access), settings.address
+    with _bind(address) as listener, _kept(address, shared=True) as grpc_port:
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+
+        def answers(problems: int, first: str) -> None:
+            for warning in access.warnings(host):
+                say(f"warning: {warning}")
+            state = "listening, but not ready," if problems else "ready"
+            routes = f"POST /predict/{first}, GET /docs, GET /metrics"
+            also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
+            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}; {workers} front ends){also}")
+
+        if grpc_port is not None:
+            settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
+        return Family(paths, settings, workers, listener, say, answers).run()
+
+
+def config(app: Any, connections: Connections) -> uvicorn.Config:
+    """How uvicorn is to serve an application over our connections."""
+    return uvicorn.Config(
         app,
         http=connections,  # type: ignore[arg-type] # called, as a class would be
         log_config=None,
@@ -139,13 +142,27 @@ def _config(app: Any, connections: Connections, access: Access) -> uvicorn.Confi
         # Idle connections are looked after by their own protocol, in whose hands they are.
         timeout_keep_alive=math.ceil(connections.limits.idle_s),
     )
+
+
+def secure(config: uvicorn.Config, access: Access) -> uvicorn.Config:
+    """The same over TLS, where there are certificates."""
     if access.certificates is not None:
         config.load()  # which makes a context of its own settings, that is none
         config.ssl = access.certificates.context
     return config
 
 
-def _announce(repository: Repository, say: Callable[[str], None]) -> None:
+def settle() -> None:
+    """Told when all that a server begins with is in memory, before it answers anybody."""
+    # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
+    gc.collect()
+    gc.freeze()
+    # Threads that inflate and decode give way to the event loop so soon; an answer waits for several turns.
+    sys.setswitchinterval(0.0005)
+
+
+def announce(repository: Repository, say: Callable[[str], None]) -> None:
+    """Say which models are served, and which are not."""
     for model in repository.models.values():
         say(f"serving {model.name} version {model.version}: {_described(model)}")
     for name, reason in repository.failures.items():
@@ -187,27 +204,30 @@ class _Kept:
 
 
 @contextmanager
-def _kept(address: Address) -> Iterator[_Kept | None]:
+def _kept(address: Address, *, shared: bool = False) -> Iterator[_Kept | None]:
     if address.grpc_port is None:
         yield None
         return
-    with _bind(replace(address, port=address.grpc_port), "--grpc-port") as held:
+    with _bind(replace(address, port=address.grpc_port), "--grpc-port", shared=shared) as held:
         yield _Kept(held)
 
 
-def _beside(service: Any, repository: Repository, address: str, bounds: Bounds, access: Access) -> Beside:
-    rpcserver = _rpc("rpcserver")
+def rpc_beside(
+    service: Any, repository: Repository, address: str, bounds: Bounds, access: Access, **how: Any
+) -> Beside:
+    """Starts gRPC in the event loop of HTTP."""
+    rpcserver = rpc_module("rpcserver")
 
     async def start() -> Callable[[float], Awaitable[None]]:
         stop: Callable[[float], Awaitable[None]] = await rpcserver.start(
-            service, repository, address, bounds.max_body_bytes, access
+            service, repository, address, bounds.max_body_bytes, access, **how
         )
         return stop
 
     return start
 
 
-def _rpc(module: str) -> Any:
+def rpc_module(module: str) -> Any:
     try:
         return importlib.import_module(f"penstock.serve.{module}")
     except ModuleNotFoundError as error:
@@ -240,11 +260,11 @@ def _refused(address: Address, error: Exception, option: str = "--port") -> Pens
     return PenstockError(f"{host}: cannot be listened at: {reason}; {instead}")
 
 
-def _bind(address: Address, option: str = "--port") -> socket.socket:
+def _bind(address: Address, option: str = "--port", *, shared: bool = False) -> socket.socket:
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
         listener.bind((address.host, address.port))
     except (OSError, OverflowError, UnicodeError) as error:
         raise _refused(address, error, option) from None

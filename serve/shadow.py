@@ -141,8 +141,17 @@ class Shadows:
     def offer(self, name: str, model: Model, id: str | None, inputs: Arrays, outputs: Arrays) -> None:
         """Told of each request that was answered: the name it was for, the model that answered, and what was said."""
         shadow = self._held.get(name) or self._held.get(model.name)
-        if shadow is None or shadow.target == model.name or not shadow.due():
-            return
+        if shadow is not None and shadow.target != model.name and shadow.due():
+            self.give(shadow.name, model, id, inputs, outputs)
+
+    @property
+    def wanted(self) -> list[tuple[str, str, float]]:
+        """Name, model and share of each."""
+        return [(shadow.name, shadow.target, shadow.share) for shadow in self._held.values()]
+
+    def give(self, name: str, model: Model, id: str | None, inputs: Arrays, outputs: Arrays) -> None:
+        """Have the shadow of that name compare what was answered, unless something is busy."""
+        shadow = self._held[name]
         size = sum(array.nbytes for held in (inputs, outputs) for array in held.values())
         if self._under_way >= _MOST or self._bytes + size > _MOST_BYTES:
             shadow.drift.counts["dropped"] += 1

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,26 +57,53 @@ class Slow:
         self.most, self.windows, self.window_s = most, windows, window_s
         self.models: dict[str, OfModel] = {}
         self._clock, self._numbers = clock, itertools.count()
+        self._taken: list[tuple[str, float, dict[str, Any]]] | None = None
 
     def note(self, record: Record, now: float) -> None:
         """Look at a request that ended now, which may be among the slowest."""
-        kept = self.models.get(record.model)
-        if kept is None:
-            kept = self.models[record.model] = OfModel(deque(maxlen=self.windows))
-        if now >= kept.ends:
-            kept.ends = now + self.window_s
-            kept.least = -1.0
-            kept.windows.append(Window(kept.ends))
-        held = kept.windows[-1].held
+        kept = self._of(record.model, now)
         if record.total_s <= kept.least:
             return
-        entry = record.total_s, next(self._numbers), {"when": moment(), **record.as_dict()}
+        told = {"when": moment(), **record.as_dict()}
+        if self._taken is not None:
+            self._taken.append((record.model, record.total_s, told))
+        self._keep(kept, record.total_s, told)
+
+    def _keep(self, kept: OfModel, total_s: float, told: dict[str, Any]) -> None:
+        held, entry = kept.windows[-1].held, (total_s, next(self._numbers), told)
         if len(held) < self.most:
             heapq.heappush(held, entry)
         else:
             heapq.heapreplace(held, entry)
         if len(held) == self.most:
             kept.least = held[0][0]
+
+    def taken(self) -> list[tuple[str, float, dict[str, Any]]]:
+        """Requests that were kept since this was last asked, for another process: model, seconds, and what is told."""
+        found, self._taken = self._taken or [], []
+        return found
+
+    def share(self) -> None:
+        """Have what is kept told to another process too, which asks for it."""
+        self._taken = []
+
+    def add(self, taken: Iterable[tuple[str, float, dict[str, Any]]]) -> None:
+        """Look at requests that another process has kept, a moment ago."""
+        for model, total_s, told in taken:
+            kept = self._of(model, self._clock())
+            if total_s > kept.least:
+                self._keep(kept, total_s, told)
+
+    def _of(self, model: str, now: float) -> OfModel:
+        """What is kept of a model, with a window that now is in."""
+        kept = self.models.get(model)
+        if kept is None:
+            kept = self.models[model] = OfModel(deque(maxlen=self.windows))
+        if now >= kept.ends:
+            kept.ends = now + self.window_s
+            kept.least = -1.0
+            kept.windows.append(Window(kept.ends))
+        return kept
 
     def slowest(self, limit: int, model: str | None = None) -> list[dict[str, Any]]:
         """The slowest requests of all models or of one, the slowest first."""
@@ -92,12 +119,13 @@ class Slow:
         return [told for *_, told in heapq.nlargest(limit, found, key=lambda entry: entry[:2])]
 
 
-def add(app: FastAPI, slow: Slow) -> None:
-    """Add the route."""
+def add(app: FastAPI, slow: Slow, gather: Callable[[], Awaitable[None]]) -> None:
+    """Add the route; `gather` has other processes say what they have kept."""
 
     @app.get("/debug/slow", tags=["health"])
     async def slowest(request: Request) -> Response:
         limit, model = _asked(request)
+        await gather()
         told = {
             "minutes": round(slow.windows * slow.window_s / 60, 3),
             "kept_of_each_model_and_window": slow.most,

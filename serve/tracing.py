@@ -73,6 +73,18 @@ class Tracer:
 
     def answered(self, model: str, version: int, request: str | None, times: Times) -> None:
         """Told of each answered request; one in `trace_rate` is written down."""
+        if self.on:
+            self.traced(model, version, request, times.stamps())
+
+    @property
+    def on(self) -> bool:
+        """Whether any request may be written down."""
+        return self.file is not None and any(
+            held.get("trace_level", ["OFF"]) != ["OFF"] for held in self._settings.values()
+        )
+
+    def traced(self, model: str, version: int, request: str | None, stamps: list[dict[str, Any]]) -> None:
+        """Told of each such request with the moments of its stages; one in `trace_rate` is written down."""
         if self.file is None or not self._sampled(model):
             return
         number = next(self._numbers)
@@ -80,7 +92,7 @@ class Tracer:
         if request:
             head["request_id"] = request
         try:
-            self._write([head, {"id": number, "timestamps": times.stamps()}], model)
+            self._write([head, {"id": number, "timestamps": stamps}], model)
         except OSError as error:  # a full disk is no reason to fail a request
             log.warning("--trace-file %s: %s; tracing is off", self.file, error.strerror)
             self._settings = {}

@@ -50,6 +50,18 @@ def serve(
             "--isolate", help="Each runner in a process of its own; one that crashes or hangs takes nothing along."
         ),
     ] = False,
+    workers: Annotated[
+        int | None,
+        _running(
+            min=0,
+            max=256,
+            help="Processes that clients are connected to, beside one that runs the models; 0: one process in all. "
+            "Default: 0 on a CPU, half of the cores and 8 at most before a GPU.",
+        ),
+    ] = None,
+    slots_mb: Annotated[
+        int, _running(min=1, max=65_536, help="Memory for requests under way, of each such process, in MiB.")
+    ] = 256,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, _running(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
@@ -195,6 +207,8 @@ def serve(
             mode, poll_s, tuple(dict.fromkeys(load or ())), routes.parse(route or ()), shadows.parse(shadow or ())
         ),
         drain.DrainLimits(lame_duck_s, timeout_s + 1 if drain_s is None else drain_s),
+        workers,
+        slots_mb,
     )
     if server.serve(paths, settings, say):
         raise typer.Exit(1)

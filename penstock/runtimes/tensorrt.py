@@ -25,6 +25,7 @@ import numpy as np
 from penstock import buckets, cuda, engines
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
+from penstock.gather import gather
 from penstock.lanes import Lane
 from penstock.launches import Parts, Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
@@ -126,16 +127,16 @@ class TensorRTRunner(BaseRunner):
         parts = [slice(start, end) for start, end in pairwise([0, *ends])] or [slice(None)]
         with self.lease(shapes) as lease:
             for name, staged in lease.inputs.items():
+                if gather([item[name] for item in items], staged):
+                    continue
                 for item, part in zip(items, parts, strict=True):
                     _copy_in(name, item[name], staged[part] if staged.ndim else staged)
-            answer = list(zip(self.outputs, lease.run(), strict=True))
-            for tensor, array in answer:
-                if ends and len(array) != ends[-1]:
-                    raise RuntimeError(f"output {tensor.name!r} has {len(array)} rows for {ends[-1]}")
-            return [
-                {tensor.name: (array[part] if array.ndim else array).astype(tensor.dtype) for tensor, array in answer}
-                for part in parts
-            ]
+            # Copies, as the next batch is staged in the same place; each item's are views of them.
+            answer = {t.name: array.astype(t.dtype) for t, array in zip(self.outputs, lease.run(), strict=True)}
+        for name, array in answer.items():
+            if ends and len(array) != ends[-1]:
+                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}")
+        return [{name: array[part] if array.ndim else array for name, array in answer.items()} for part in parts]
 
     def parts(self, feeds: Arrays) -> Parts:
         """What a batch takes on the GPU, and how much of that its copies in and out are; as it is run, captured or not.

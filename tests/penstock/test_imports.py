@@ -65,6 +65,7 @@ TORCH_FREE = (
     "penstock.evaluation",
     "penstock.evidence",
     "penstock.files",
+    "penstock.gather",
     "penstock.health",
     "penstock.lanes",
     "penstock.launches",

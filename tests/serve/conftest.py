@@ -30,6 +30,8 @@ from penstock.receipt import Receipt, Source, Verification
 from penstock.signature import Dim, Signature, Tensor
 
 START_S = 60
+TOPOLOGY = os.environ.get("PENSTOCK_TEST_WORKERS", "")
+"""Front ends of all servers that tests start, where they do not say themselves; none is the default's."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
         folder = tmp_path_factory.mktemp("server")
         log_path = folder / "stderr.txt"
         command = [sys.executable, "-m", "penstock", "serve", *map(str, arguments), "--port", "0"]
+        if TOPOLOGY and "--workers" not in arguments:
+            command += ["--workers", TOPOLOGY]
         with log_path.open("w") as log:
             process = subprocess.Popen(
                 command,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
 
 SLOW = "/v2/models/slow/infer"
-LONG = 3000  # half a second of work, or more
+LONG = 12_000  # half a second of work, or more
 ENDLESS = 100_000
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -226,7 +226,7 @@ def test_a_client_that_connects_as_the_server_closes_is_answered_or_refused_but_
         listener.bind(("127.0.0.1", 0))
         listener.listen(4)
         with socket.create_connection(listener.getsockname()) as early:
-            drain._turn_away(listener)
+            drain.turn_away(listener)
             with pytest.raises(TimeoutError):
                 socket.create_connection(listener.getsockname(), timeout=0.2)
             early.sendall(b"request")

@@ -155,6 +155,8 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
         "9",
         "test_drain.py::test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_status",
     ),
+    "--workers": ("2", "test_family.py::*"),
+    "--slots-mb": ("9", "test_family.py::test_a_server_whose_slots_are_taken_says_so_and_answers_again"),
     "--trace-file": ("traces.json", "test_tracing.py::*"),
 }
 
@@ -216,7 +218,7 @@ def test_every_option_of_serve_reaches_its_setting(option: str, monkeypatch: pyt
 def test_host_and_timeout_are_held_to(slow_onnx: Path, start_server: StartServer) -> None:
     server = start_server(slow_onnx, "--host", "127.0.0.2", "--timeout-s", "0.2", "--grpc-port", "-1")
     assert server.netloc.startswith("127.0.0.2:")
-    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [3000]}
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [30_000]}
     answer = server.ask("POST", "/v2/models/slow/infer", {"inputs": [entry]})
     assert (answer.status, "timeout of 0.2 s" in answer.error) == (503, True)
     with pytest.raises(ConnectionRefusedError):

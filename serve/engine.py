@@ -1,0 +1,136 @@
+"""The process that runs the models of a family: python -m penstock.serve.engine WHAT-AS-JSON, begun by its head.
+
+Front ends ask it over their ways to it (serve/fronts.py), and pass on by HTTP whatever is no inference: it is the whole
+server but for the clients' connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from penstock.errors import PenstockError
+from penstock.serve import failures, lifecycle, logs, server, supervised, telemetry, threads
+from penstock.serve.access import Access
+from penstock.serve.app import create_app
+from penstock.serve.connection import Connections
+from penstock.serve.drain import Calls
+from penstock.serve.fronts import FrontLink, Fronts
+from penstock.serve.metrics import Metrics
+from penstock.serve.requestlog import request_log
+from penstock.serve.settings import Settings
+from penstock.serve.sharedmemory import Regions
+from penstock.serve.slots import mapped
+from penstock.serve.supervised import Control, DealtServer
+from penstock.serve.tracing import Tracer
+from penstock.serve.watch import Watch
+
+_GATHER_S = 0.5
+
+
+def main(text: str) -> None:
+    """Load the models, and answer for them until the head of the family says that it is over."""
+    told = orjson.loads(text)
+    control = supervised.begin(told["control"])
+    settings = TypeAdapter(Settings).validate_python(told["settings"])
+    logs.set_up(settings.log_format)
+    try:
+        serve(told, settings, control)
+    except PenstockError as error:
+        control.tell("failed", **failures.described(error))
+    if threads.any_stuck():
+        threads.hard_end(0)
+
+
+def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
+    """Serve until it is over.
+
+    Raises:
+        PenstockError: no model can be served.
+    """
+    metrics, regions, tracer = Metrics(), Regions(settings.bounds.shared_memory), Tracer(settings.trace_file)
+    access = Access(settings.access)
+    with telemetry.opened(settings.otel) as spans:
+        watched = (spans, request_log(settings.log_requests))
+        watch = Watch(metrics, tuple(told for told in watched if told is not None))
+        repository, besides = lifecycle.open_with(
+            list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle
+        )
+        server.announce(repository, functools.partial(_say, control))
+        if not repository.models and repository.mode != "poll":
+            raise PenstockError("no model can be served; the reasons stand above")
+
+        def counted(figures: dict[str, Any]) -> None:
+            metrics.add(figures["metrics"])
+            watch.slow.add(figures["slow"])
+            for name, counts in figures["routes"].items():
+                if name in repository.routes.held:
+                    repository.routes.held[name].add(counts)
+            if access.gate is not None:
+                access.gate.add(figures["gate"])
+
+        fronts = Fronts(repository, counted, tracer, regions)
+        app = create_app(
+            repository,
+            metrics,
+            settings.bounds,
+            access.beside(lifecycle.together(besides)),
+            regions,
+            tracer,
+            gate=access.gate,
+            watch=watch,
+            gather=lambda: fronts.gather(_GATHER_S),
+        )
+        connections = Connections(app.infer, settings.connections)
+        if access.gate is not None:
+            metrics.include(access.gate.families)
+        config = server.config(fronts.telling(app), connections)  # front ends have asked for keys
+        running = DealtServer(config, connections, repository, Calls(), settings.drain, print)
+        running.control = control
+        troubles: list[str] = []
+        repository.troubles = lambda: troubles
+
+        def heard(message: dict[str, Any], descriptors: list[int]) -> None:
+            what = message["what"]
+            if what == "alive":
+                control.tell("alive")
+                troubles[:] = message["troubles"]
+            elif what == "link":
+                supervised.keep(_linked(fronts, *descriptors))
+            elif what == "connection":
+                running.deal(descriptors[0])
+            elif what == "leave":
+                running.leave()
+            elif what == "end":
+                running.end(at_once=message["at_once"])
+
+        def started() -> None:
+            control.follow(heard)
+            control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
+
+        running.started_with = started
+        server.settle()
+        running.run(sockets=[])
+
+
+def _say(control: Control, line: str) -> None:
+    control.tell("say", line=line)
+
+
+async def _linked(fronts: Fronts, way: int, memory: int) -> None:
+    """Have a front end ask over a way of its own, with what lies in its memory."""
+    held = mapped(memory)
+    os.close(memory)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), socket.socket(fileno=way))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,359 @@
+"""The head of a family of processes: begins an engine and front ends, deals clients' connections, and sees to the dead.
+
+It loads no model and reads no request. A front end is dealt the next connection if it has the fewest; a process that
+ends, or that does not answer for seconds, is begun anew, and the server is not ready meanwhile. The end of a server is
+that of its front ends, as serve/drain.py has it, and then the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import TypeAdapter
+
+from penstock import parents
+from penstock.errors import PenstockError
+from penstock.serve import failures
+from penstock.serve.drain import turn_away
+from penstock.serve.settings import Settings
+from penstock.serve.supervised import Control
+from penstock.trial import python_command
+
+log = logging.getLogger(__name__)
+_TICK_S = 0.25
+# A process that has not answered for so long is dealt no connection; and after so long it is ended.
+_LATE_S, _STALLED_S = 1.0, 5.0
+_HANDSHAKES_S, _PAUSE_S = 0.1, 0.02
+_BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+# Processes that were told to end at once have so long to say what they leave unanswered.
+_CUT_S = 2.0
+Say = Callable[[str], None]
+
+
+@dataclass
+class Member:
+    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models."""
+
+    name: str
+    module: str
+    process: subprocess.Popen[bytes] | None = None
+    control: Control | None = None
+    ready: bool = False
+    linked: bool = False
+    heard: float = 0.0
+    asked: bool = False
+    asked_at: float = 0.0
+    open: int = 0
+    memory: int | None = None
+    deaths: int = 0
+    again_at: float = 0.0
+    ended: bool = False
+    told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def well(self) -> bool:
+        """Whether it does what it is there for."""
+        return self.ready and time.monotonic() - self.heard < _LATE_S
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it, where it is not well."""
+        return f"{self.name} {'does not answer' if self.ready else 'is being restarted'}"
+
+
+class Family:
+    """The processes of one server, and the socket that clients knock at.
+
+    Args:
+        paths: of models.
+        settings: of the server.
+        workers: front ends.
+        listener: bound, and not listened at yet.
+        say: told in lines what goes on.
+        shown: told once that the server answers, how many declared models do not, and the first that does.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        settings: Settings,
+        workers: int,
+        listener: socket.socket,
+        say: Say,
+        shown: Callable[[int, str], None],
+    ) -> None:
+        self._listener, self._say, self._shown = listener, say, shown
+        self._settings = settings
+        self._what = {
+            "paths": [str(path) for path in paths],
+            "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
+            "workers": workers,
+            "slots_bytes": settings.slots_mb * 2**20,
+        }
+        self.engine = Member("the engine", "penstock.serve.engine")
+        self.fronts = [Member(f"front end {number}", "penstock.serve.frontend") for number in range(workers)]
+        self._selector = selectors.DefaultSelector()
+        self._announced = False
+        self._told_at: float | None = None
+        self._force = False
+        self._stepped_at = time.monotonic()
+        self._failure: Exception | None = None
+        self.lost = self._answered = 0
+
+    @property
+    def _members(self) -> list[Member]:
+        return [self.engine, *self.fronts]
+
+    def run(self) -> int:
+        """Serve until a signal, and until all is answered; how many requests were lost.
+
+        Raises:
+            PenstockError: the engine cannot serve, as it said when it began.
+        """
+        waker, sleeper = socket.socketpair()
+        for end in (waker, sleeper):
+            end.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(sleeper, selectors.EVENT_READ, sleeper)
+        try:
+            for member in self._members:
+                self._begin(member)
+            while self._told_at is None and self._failure is None:
+                self._step()
+            if self._failure is not None:
+                raise self._failure
+            self._drain()
+        finally:
+            self._kill_all()
+            signal.set_wakeup_fd(-1)
+            waker.close()
+            sleeper.close()
+        return self.lost
+
+    def _signalled(self, number: int, _frame: Any) -> None:
+        if self._told_at is not None:
+            self._force = True
+            return
+        self._told_at = time.monotonic()
+        self._duck_s = self._settings.drain.lame_duck_s if number == signal.SIGTERM else 0.0
+
+    def _begin(self, member: Member) -> None:
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            what = orjson.dumps({**self._what, "control": other.fileno()}).decode()
+            member.process = subprocess.Popen(  # noqa: S603
+                python_command(member.module, what),
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a terminal's ^C is not for it
+                env=parents.environment(),
+            )
+        member.control = Control(own)
+        member.ready = member.linked = member.asked = False
+        member.heard, member.open = time.monotonic(), 0
+        self._selector.register(own, selectors.EVENT_READ, member)
+
+    def _step(self, within_s: float = _TICK_S) -> None:
+        """Hear what there is to hear, and look after everybody."""
+        self._note_pause()
+        for key, _ in self._selector.select(within_s):
+            if key.fileobj is self._listener:
+                self._deal_all()
+            elif isinstance(key.data, Member):
+                self._hear(key.data)
+            else:
+                with suppress(BlockingIOError):
+                    key.data.recv(4096)
+        for member in self._members:
+            self._look_after(member)
+
+    def _note_pause(self) -> None:
+        """Nobody is late for what this process has not done itself: it may have been stopped for a while."""
+        now, before = time.monotonic(), self._stepped_at
+        self._stepped_at = now
+        if now - before > 2 * _TICK_S:
+            for member in self._members:
+                member.asked_at, member.heard = now, max(member.heard, now - _TICK_S)
+
+    def _hear(self, member: Member) -> None:
+        try:
+            while member.control is not None and (found := member.control.hear()) is not None:
+                member.heard, member.asked = time.monotonic(), False
+                self._heard(member, *found)
+            self._forget(member)
+        except BlockingIOError:
+            pass
+
+    def _heard(self, member: Member, message: dict[str, Any], descriptors: list[int]) -> None:
+        what = message["what"]
+        if what == "say":
+            self._say(message["line"])
+        elif what == "alive":
+            member.open = message.get("open", 0)
+        elif what == "failed" and not self._announced:
+            self._failure = failures.raised(message)
+        elif what == "ready":
+            member.ready, member.told = True, message
+            member.memory = descriptors[0] if descriptors else None
+            descriptors = []
+            self._link(member)
+        elif what == "linked":
+            member.linked = True
+        elif what == "connection" and self.engine.control is not None:
+            self.engine.control.tell("connection", descriptors)
+        elif what == "drained":
+            member.ended = True
+            if member is not self.engine:  # whose answers go to front ends
+                self._answered += message["answered"]
+                self.lost += message["lost"]
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if not self._announced and self.engine.ready and all(front.linked for front in self.fronts):
+            self._announced = True
+            self._listener.listen(_BACKLOG)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._shown(self.engine.told["problems"], self.engine.told["first"])
+
+    def _link(self, member: Member) -> None:
+        """Join front ends to the engine, whichever of them is there now and was not before."""
+        if not self.engine.ready:
+            return
+        for front in self.fronts if member is self.engine else [member]:
+            if front.ready and front.control is not None and front.memory is not None:
+                one, other = socket.socketpair()
+                with one, other:
+                    assert self.engine.control is not None
+                    self.engine.control.tell("link", [one.fileno(), front.memory])
+                    front.control.tell("link", [other.fileno()])
+
+    def _deal_all(self) -> None:
+        """Deal each connection that waits to the front end that has the fewest."""
+        while True:
+            fronts = [front for front in self.fronts if front.well] or [front for front in self.fronts if front.ready]
+            try:
+                connection = self._listener.accept()[0] if fronts else None
+            except BlockingIOError:
+                return
+            except OSError as error:
+                log.error("a connection cannot be taken: %s", error.strerror)
+                connection = None
+            if connection is None:
+                time.sleep(_PAUSE_S)  # those that knock wait meanwhile
+                return
+            with connection:
+                for front in sorted(fronts, key=lambda front: front.open):
+                    if front.control is not None and front.control.tell("connection", [connection.fileno()]):
+                        front.open += 1
+                        break
+
+    def _look_after(self, member: Member) -> None:
+        now = time.monotonic()
+        if member.process is None:
+            if self._told_at is None and now >= member.again_at:
+                self._begin(member)
+            return
+        if member.process.poll() is not None:
+            self._hear(member)  # its last words
+            self._note_death(member)
+        elif member.asked and now - member.asked_at > _STALLED_S:
+            log.error(
+                "%s (process %d) has not answered for %g s; it is ended", member.name, member.process.pid, _STALLED_S
+            )
+            member.asked = False
+            member.process.kill()
+        elif member.ready and not member.asked and now - member.heard > _TICK_S and member.control is not None:
+            troubles = [other.trouble for other in self._members if not other.well]
+            member.asked_at = now
+            member.asked = member.control.tell("alive", troubles=troubles if member is self.engine else [])
+
+    def _note_death(self, member: Member) -> None:
+        """A process has ended: begin it anew, unless all is to end."""
+        assert member.process is not None
+        code, pid = member.process.returncode, member.process.pid
+        self._forget(member)
+        if member.memory is not None:
+            os.close(member.memory)
+        member.process, member.memory, was_ready = None, None, member.ready
+        member.ready = member.linked = False
+        if self._told_at is not None:
+            return
+        if not self._announced and self._failure is None and not was_ready:
+            how = _ended(code)
+            self._failure = PenstockError(f"{member.name} ended before it could serve: {how}")
+            return
+        member.deaths = member.deaths + 1 if not was_ready else 0
+        wait_s = _BACKOFF_S[min(member.deaths, len(_BACKOFF_S) - 1)]
+        member.again_at = time.monotonic() + wait_s
+        log.error("%s (process %d) ended: %s; it is restarted", member.name, pid, _ended(code))
+
+    def _forget(self, member: Member) -> None:
+        if member.control is not None:
+            self._selector.unregister(member.control.socket)
+            member.control.socket.close()
+            member.control = None
+
+    def _drain(self) -> None:
+        """Have clients leave, take no more of them, answer what has come, and end."""
+        assert self._told_at is not None
+        for member in self._members:
+            if member.control is not None:
+                member.control.tell("leave")
+        self._steps(lambda: False, self._told_at + self._duck_s)
+        if self._announced:
+            turn_away(self._listener)
+            self._steps(lambda: False, time.monotonic() + _HANDSHAKES_S)
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        limit = time.monotonic() + self._settings.drain.drain_s + _CUT_S
+        for members in (self.fronts, [self.engine]):
+            for member in members:
+                if member.control is not None:
+                    member.control.tell("end", at_once=self._force)
+            self._steps(lambda: all(member.process is None for member in members), limit)  # noqa: B023
+            if self._force:
+                # The engine lives on until they have said what they leave: its end would answer it all.
+                for member in self.fronts:
+                    if member.control is not None and not member.ended:
+                        member.control.tell("end", at_once=True)
+                until = time.monotonic() + _CUT_S
+                while time.monotonic() < until and any(m.process is not None and not m.ended for m in self.fronts):
+                    self._step()
+                break
+        took = time.monotonic() - self._told_at
+        why = ""
+        if self.lost:
+            why = " (a second signal cut them)" if self._force else " (cut after --drain-s)"
+        self._say(f"drained in {took:.1f} s: {self._answered} requests answered meanwhile, {self.lost} lost{why}")
+
+    def _steps(self, over: Callable[[], bool], until: float) -> None:
+        while not self._force and not over() and (left := until - time.monotonic()) > 0:
+            self._step(min(_TICK_S, left))
+
+    def _kill_all(self) -> None:
+        for member in self._members:
+            if member.process is not None:
+                member.process.kill()
+                member.process.wait()
+
+
+def _ended(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+
+
+_BACKLOG = 2048

@@ -1,0 +1,179 @@
+"""What passes between a front end and an engine on a Unix socket: frames, of which a request's are a few numbers.
+
+Arrays lie in slots of memory that both have; a frame says where. What all requests of a kind have in common, its form,
+is told once: the model, and where in a slot each array begins, of which dtype and shape.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+from penstock.errors import PenstockError
+from penstock.serve.slots import rounded
+from penstock.serve.tensors import from_bytes, text_bytes
+from penstock.signature import SERVED_DTYPES, Arrays, dtype_name
+
+_HEAD = struct.Struct("<IB")
+# A request's number, its form, where its inputs and its answer's room begin, seconds that are left, its priority.
+ASKED = struct.Struct("<QIQQdi")
+# A request's number, seconds in the queue and in the runner.
+ANSWERED = struct.Struct("<Qdd")
+NUMBER = struct.Struct("<Q")
+_SIZE = struct.Struct("<I")
+NOWHERE = 2**64 - 1
+"""In the place of room for an answer, where there is none."""
+MOST_FRAME = 2**30
+
+# From a front end: a form; a request of a form; one of none; one is given up; what it counted; a model's request that
+# was refused there; a trace; an answer that a shadow may be asked about.
+FORM, ASK, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
+# From an engine: what it serves; an answer in its room; one that is all here; a failure; what was counted?
+STATE, ANSWER, ANSWER_HERE, FAILURE, TELL = range(16, 21)
+
+
+def frame(kind: int, content: bytes) -> bytes:
+    return _HEAD.pack(len(content), kind) + content
+
+
+def told(kind: int, content: Any) -> bytes:
+    """A frame of JSON."""
+    return frame(kind, orjson.dumps(content))
+
+
+class Frames:
+    """Takes a stream of bytes apart."""
+
+    def __init__(self) -> None:
+        self._left = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The kind and the content of each frame that is whole by now.
+
+        Raises:
+            PenstockError: one is longer than any may be.
+        """
+        data, at, head = self._left + data, 0, _HEAD.size
+        while len(data) - at >= head:
+            size, kind = _HEAD.unpack_from(data, at)
+            if size > MOST_FRAME:
+                raise PenstockError(f"a frame of {size} bytes, where {MOST_FRAME} are the most")
+            end = at + head + size
+            if end > len(data):
+                break
+            yield kind, data[at + head : end]
+            at = end
+        self._left = data[at:]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array within a slot: its name, dtype and shape, and where it begins, in bytes."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def end(self) -> int:
+        size: int = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return self.start + size
+
+    def at(self, memory: Any, slot: int) -> NDArray[np.generic]:
+        """The array, in the slot that begins there: a view.
+
+        Raises:
+            TypeError: it does not lie within the memory.
+        """
+        found: NDArray[np.generic] = np.ndarray(self.shape, self.dtype, memory, slot + self.start)
+        return found
+
+
+def places(arrays: list[tuple[str, str, tuple[int, ...]]]) -> tuple[tuple[Place, ...], int]:
+    """Where arrays of these names, dtypes and shapes lie one after the other, and how many bytes they take."""
+    found, at = [], 0
+    for name, dtype, shape in arrays:
+        found.append(Place(name, np.dtype(dtype), shape, at))
+        at += rounded(found[-1].end - at)
+    return tuple(found), at
+
+
+def written(held: tuple[Place, ...]) -> list[Any]:
+    """Places as JSON has them."""
+    return [[place.name, place.dtype.name, place.shape, place.start] for place in held]
+
+
+def read(listed: Any) -> tuple[Place, ...]:
+    """Places out of JSON.
+
+    Raises:
+        PenstockError: there are no such.
+    """
+    try:
+        found = tuple(
+            Place(str(name), np.dtype(dtype), tuple(map(int, shape)), int(start))
+            for name, dtype, shape, start in listed
+            if dtype in SERVED_DTYPES and dtype != "object"
+        )
+    except (TypeError, ValueError) as error:
+        raise PenstockError(f"arrays are not as the other process says: {error}") from None
+    if len(found) != len(listed) or any(place.start < 0 or min(place.shape, default=0) < 0 for place in found):
+        raise PenstockError("arrays are not as the other process says")
+    return found
+
+
+def packed(arrays: Arrays) -> tuple[list[Any], list[Buffer]]:
+    """Arrays as JSON says of them, and their bytes: what lies in no slot, text above all."""
+    parts: list[Buffer] = [
+        text_bytes(array) if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for array in arrays.values()
+    ]
+    listed = [
+        [name, dtype_name(array.dtype), array.shape, memoryview(part).nbytes]
+        for (name, array), part in zip(arrays.items(), parts, strict=True)
+    ]
+    return listed, parts
+
+
+def unpacked(listed: Any, data: memoryview) -> dict[str, NDArray[np.generic]]:
+    """The arrays that were packed.
+
+    Raises:
+        PenstockError: they are not as it is said of them.
+    """
+    found, at = {}, 0
+    for name, dtype, shape, size in listed:
+        if dtype not in SERVED_DTYPES:
+            raise PenstockError(f"array {name!r} is of {dtype!r}, as none is")
+        found[name] = from_bytes(name, data[at : at + size], dtype, tuple(shape))
+        at += size
+    return found
+
+
+def told_with(kind: int, content: dict[str, Any], arrays: Arrays) -> bytes:
+    """A frame of JSON, and of arrays behind it."""
+    listed, parts = packed(arrays)
+    text = orjson.dumps({**content, "arrays": listed})
+    return frame(kind, b"".join([_SIZE.pack(len(text)), text, *parts]))
+
+
+def read_with(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
+    """The JSON and the arrays of such a frame."""
+    (size,) = _SIZE.unpack_from(content)
+    begin, data = _SIZE.size, memoryview(content)
+    held: dict[str, Any] = orjson.loads(data[begin : begin + size])
+    return held, unpacked(held["arrays"], data[begin + size :])
+
+
+def fill(memory: Any, slot: int, held: tuple[Place, ...], arrays: Arrays) -> None:
+    """Copy arrays to where they lie in a slot."""
+    for place in held:
+        place.at(memory, slot)[...] = arrays[place.name]

@@ -1,0 +1,282 @@
+"""The engine's end of the way to its front ends: requests come as places in memory, and answers are laid there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.serve import control, failures, frames
+from penstock.serve.batches import Item
+from penstock.serve.errors import RequestError
+from penstock.serve.frames import Frames, Place
+from penstock.serve.model import Model
+from penstock.serve.outcomes import Closed
+from penstock.serve.repository import Repository
+from penstock.serve.sharedmemory import Regions
+from penstock.serve.times import Times
+from penstock.serve.tracing import Tracer
+from penstock.signature import Arrays
+
+Figures = Any
+ASGI = Callable[[Any, Any, Any], Awaitable[None]]
+# Front ends that have not heard of a change by then are left to hear of it later.
+_HEARD_S = 0.5
+
+
+@dataclass(frozen=True)
+class _Form:
+    model: int
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+
+class Fronts:
+    """All front ends of one engine, and the models that they may ask for.
+
+    Args:
+        repository: the models.
+        counted: told what a front end has counted since it last said so.
+    """
+
+    def __init__(
+        self, repository: Repository, counted: Callable[[Figures], None], tracer: Tracer, regions: Regions
+    ) -> None:
+        self.repository, self.counted, self.tracer, self._regions = repository, counted, tracer, regions
+        self.links: set[FrontLink] = set()
+        self.models: dict[int, Model] = {}
+        repository.changed = self.tell
+        self.state = self._state()
+
+    def tell(self) -> None:
+        """Tell all front ends what holds now, if it is not what held before."""
+        state = self._state()
+        if state != self.state:
+            self.state = state
+            for link in self.links:
+                link.write(state)
+
+    def telling(self, app: ASGI) -> ASGI:
+        """An application after whose changes all front ends have heard of them, before the client does."""
+
+        async def told(scope: Any, receive: Any, send: Any) -> None:
+            async def send_after(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self.tell()
+                    await self.gather(_HEARD_S)
+                await send(message)
+
+            changes = scope["type"] == "http" and scope["method"] not in ("GET", "HEAD")
+            await app(scope, receive, send_after if changes else send)
+
+        return told
+
+    def _state(self) -> bytes:
+        """What front ends have to know, as a frame."""
+        repository = self.repository
+        self.models = {model.id: model for model in repository.models.values()}
+        return frames.told(
+            frames.STATE,
+            {
+                "models": [_described(model) for model in repository.models.values()],
+                "failures": repository.failures,
+                "unloaded": sorted(repository.unloaded),
+                "routes": repository.routes.as_dict(),
+                "shadows": [] if repository.shadows is None else repository.shadows.wanted,
+                "regions": self._regions.status(),
+                "traced": self.tracer.on,
+                "logging": control.log_settings(),
+            },
+        )
+
+    async def gather(self, within_s: float) -> None:
+        """Have all front ends say what they have counted; those that do not in time are left out."""
+        asked = [asyncio.ensure_future(link.figures()) for link in self.links]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=within_s)
+            for each in late:
+                each.cancel()
+
+
+def _described(model: Model) -> dict[str, Any]:
+    return {
+        "id": model.id,
+        "name": model.name,
+        "version": model.version,
+        "signature": model.signature.model_dump(mode="json"),
+        "receipt": None if model.receipt is None else model.receipt.model_dump_json(by_alias=True),
+        "timeout_s": model.limits.timeout_s,
+        "max_queue_rows": model.scheduler.max_queue_rows,
+        "max_batch": model.scheduler.max_batch,
+    }
+
+
+class FrontLink(asyncio.Protocol):
+    """The way to one front end.
+
+    Args:
+        fronts: all of them.
+        memory: that its requests lie in, mapped here.
+    """
+
+    def __init__(self, fronts: Fronts, memory: Any) -> None:
+        self._fronts, self.memory = fronts, memory
+        self._frames, self._forms = Frames(), dict[int, _Form]()
+        self._asked: dict[int, _Reply] = {}
+        self._transport: Any = None
+        self._told: list[asyncio.Future[None]] = []
+        self._answers: list[bytes] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._fronts.links.add(self)
+        self.write(self._fronts.state)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The front end has ended, and all who waited there are gone."""
+        self._fronts.links.discard(self)
+        for reply in list(self._asked.values()):
+            reply.give_up()
+        for future in self._told:
+            future.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        for kind, content in self._frames.feed(data):
+            if kind == frames.ASK:
+                self._ask(*frames.ASKED.unpack(content))
+            elif kind == frames.GIVE_UP:
+                reply = self._asked.get(*frames.NUMBER.unpack(content))
+                if reply is not None:
+                    reply.give_up()
+            elif kind == frames.FORM:
+                self._note_form(orjson.loads(content))
+            elif kind == frames.ASK_ALONE:
+                self._ask_alone(content)
+            elif kind == frames.FIGURES:
+                self._fronts.counted(orjson.loads(content))
+                told, self._told = self._told, []
+                for future in told:
+                    if not future.done():
+                        future.set_result(None)
+            elif kind == frames.REFUSED:
+                refused = self._fronts.models.get(*frames.NUMBER.unpack(content))
+                if refused is not None:
+                    refused.statistics.request(0.0, answered=False)
+            elif kind == frames.TRACED:
+                self._fronts.tracer.traced(**orjson.loads(content))
+            elif kind == frames.SHADOWED:
+                self._shadow(content)
+
+    async def figures(self) -> None:
+        """Ask what was counted there, and wait until it was told."""
+        self._told.append(asyncio.get_running_loop().create_future())
+        self.write(frames.frame(frames.TELL, b""))
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._told[-1]
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def ended(self, number: int, data: bytes) -> None:
+        """A request has its answer, which is sent with those of the same turn of the event loop."""
+        del self._asked[number]
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._send_answers)
+        self._answers.append(data)
+
+    def _send_answers(self) -> None:
+        answers, self._answers = self._answers, []
+        self.write(b"".join(answers))
+
+    def _note_form(self, told: dict[str, Any]) -> None:
+        form = _Form(told["model"], frames.read(told["inputs"]), frames.read(told["outputs"]))
+        self._forms[told["form"]] = form
+
+    def _ask(self, number: int, form_number: int, begin: int, room: int, timeout_s: float, priority: int) -> None:
+        form = self._forms[form_number]
+        reply = _Reply(self, number, form.outputs if room != frames.NOWHERE else (), room)
+        inputs = {place.name: place.at(self.memory, begin) for place in form.inputs}
+        self._begin(reply, form.model, inputs, timeout_s, priority)
+
+    def _ask_alone(self, content: bytes) -> None:
+        told, inputs = frames.read_with(content)
+        self._begin(_Reply(self, told["number"], (), 0), told["model"], inputs, told["timeout_s"], told["priority"])
+
+    def _shadow(self, content: bytes) -> None:
+        told, arrays = frames.read_with(content)
+        model, shadows = self._fronts.models.get(told["model"]), self._fronts.repository.shadows
+        if model is not None and shadows is not None:
+            named = [(key.partition(" ")[2], array) for key, array in arrays.items()]
+            inputs, outputs = dict(named[: told["inputs"]]), dict(named[told["inputs"] :])
+            shadows.give(told["shadow"], model, told["id"], inputs, outputs)
+
+    def _begin(self, reply: _Reply, model_id: int, inputs: Arrays, timeout_s: float, priority: int) -> None:
+        self._asked[reply.number] = reply
+        model = self._fronts.models.get(model_id)
+        try:
+            if model is None:
+                raise Closed("another version took the model's place")
+            reply.begin(model)
+            reply.item = model.begin(inputs, reply, timeout_s=timeout_s, priority=priority, times=reply.times)
+        except Exception as error:
+            reply.set_exception(error)
+
+
+class _Reply:
+    """Tells a front end how a request of it ended; a `Reply` of the scheduler's."""
+
+    __slots__ = ("_link", "_model", "_outputs", "_over", "_room", "item", "number", "times")
+
+    def __init__(self, link: FrontLink, number: int, outputs: tuple[Place, ...], room: int) -> None:
+        self._link, self.number, self._outputs, self._room = link, number, outputs, room
+        self.times, self.item, self._over = Times(), None, False
+        self._model: Model | None = None
+
+    item: Item | None
+
+    def begin(self, model: Model) -> None:
+        """Told which model it is for."""
+        self._model = model
+
+    def done(self) -> bool:
+        return self._over
+
+    def give_up(self) -> None:
+        """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
+        if self.item is not None and self.item.queued and self._model is not None:
+            self._model.scheduler.withdraw(self.item)
+            self.set_exception(RequestError("nobody waits for it", 499))
+
+    def set_result(self, answer: dict[str, Any], /) -> None:
+        self._over = True
+        times, model = self.times, self._model
+        assert model is not None
+        model.statistics.request(time.perf_counter() - times.started, answered=True)
+        if self._fits(answer):
+            frames.fill(self._link.memory, self._room, self._outputs, answer)
+            data = frames.frame(frames.ANSWER, frames.ANSWERED.pack(self.number, times.queue_s, times.compute_s))
+        else:
+            about = {"number": self.number, "queue_s": times.queue_s, "compute_s": times.compute_s}
+            data = frames.told_with(frames.ANSWER_HERE, about, answer)
+        self._link.ended(self.number, data)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._over = True
+        if self._model is not None:
+            self._model.statistics.request(time.perf_counter() - self.times.started, answered=False)
+        told = failures.described(error)
+        about = {**told, "number": self.number, "times": [self.times.queue_s, self.times.compute_s]}
+        self._link.ended(self.number, frames.told(frames.FAILURE, about))
+
+    def _fits(self, answer: Arrays) -> bool:
+        """Whether the answer is of the form that there is room for."""
+        return bool(self._outputs) and all(
+            answer[place.name].shape == place.shape and answer[place.name].dtype == place.dtype
+            for place in self._outputs
+        )

@@ -1,0 +1,230 @@
+"""A server of several processes: the same answers, whoever of them dies, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from penstock.bench.studies.traffic import request
+from tests.serve.conftest import write_fake_artifact
+
+if TYPE_CHECKING:
+    from tests.serve.conftest import Server, StartServer
+
+INFER = "/v2/models/pair/infer"
+
+
+def asked(number: int = 1, rows: int = 1) -> dict[str, Any]:
+    return {
+        "inputs": [
+            {"name": "ids", "datatype": "INT64", "shape": [rows, 2], "data": [number] * (2 * rows)},
+            {"name": "weight", "datatype": "FP32", "shape": [rows], "data": [1.0] * rows},
+        ]
+    }
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("family") / "models"
+    write_fake_artifact(folder, "pair")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, start_server: StartServer) -> Server:
+    return start_server(models, "--workers", "2")
+
+
+def members(server: Server) -> dict[str, list[int]]:
+    """The processes of a family by what they run: engine, frontend."""
+    found: dict[str, list[int]] = {"engine": [], "frontend": []}
+    head = server.process.pid
+    for pid in Path(f"/proc/{head}/task/{head}/children").read_text().split():
+        for kind in found:
+            if f"penstock.serve.{kind}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found[kind].append(int(pid))
+    return found
+
+
+def until(holds: Callable[[], bool], within_s: float = 20) -> None:
+    give_up = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def answers(server: Server, number: int = 1) -> bool:
+    """Whether a request is answered, and rightly."""
+    try:
+        answer = server.ask("POST", INFER, asked(number))
+    except OSError:
+        return False
+    if answer.status != 200:
+        assert answer.status == 503, answer.body
+        return False
+    expected = server.__dict__.setdefault("expected", {})
+    said = answer.json["outputs"]
+    assert expected.setdefault(number, said) == said
+    return True
+
+
+def ready(server: Server) -> bool:
+    return server.ask("GET", "/v2/health/ready").status == 200
+
+
+def test_there_is_an_engine_and_as_many_front_ends_as_were_asked_for(server: Server) -> None:
+    assert "2 front ends" in server.lines[-1]
+    found = members(server)
+    assert (len(found["engine"]), len(found["frontend"])) == (1, 2)
+
+
+def test_front_ends_have_no_runtime_and_no_torch(server: Server) -> None:
+    for pid in members(server)["frontend"]:
+        held = Path(f"/proc/{pid}/maps").read_text()
+        assert "onnxruntime" not in held
+        assert "libtorch" not in held
+        assert "libcuda" not in held
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("kind", ["engine", "frontend"])
+def test_one_that_dies_or_stops_is_replaced_and_no_answer_is_wrong(server: Server, kind: str, number: int) -> None:
+    until(lambda: answers(server) and ready(server))
+    victim = members(server)[kind][0]
+    os.kill(victim, number)
+    until(lambda: not _runs(victim), 15)
+    until(lambda: sum(map(len, members(server).values())) == 3 and ready(server))
+    assert answers(server)
+    others = members(server)
+    assert victim not in others[kind]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_dead_engine_fails_what_it_was_asked_and_no_more(slow_onnx: Path, start_server: StartServer) -> None:
+    server = start_server(slow_onnx, "--workers", "1")
+    turns = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [100_000]}]}
+    with ThreadPoolExecutor(1) as pool:
+        stuck = pool.submit(server.ask, "POST", "/v2/models/slow/infer", turns)
+        time.sleep(0.5)
+        os.kill(members(server)["engine"][0], signal.SIGKILL)
+        answer = stuck.result(timeout=5)
+    assert answer.status == 503
+    assert "the engine ended over this request" in answer.error
+    turns["inputs"][0]["data"] = [1]
+    until(lambda: server.ask("POST", "/v2/models/slow/infer", turns).status == 200)
+
+
+def test_a_model_that_cannot_be_served_ends_the_family(tmp_path: Path, start_server: StartServer) -> None:
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"nothing")
+    with pytest.raises(AssertionError, match="no model can be served"):
+        start_server(bad, "--workers", "1")
+
+
+def test_connections_are_dealt_evenly(server: Server) -> None:
+    import http.client
+
+    def open_files(pid: int) -> int:
+        return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+    until(lambda: answers(server) and ready(server))
+    fronts = members(server)["frontend"]
+    before = [open_files(pid) for pid in fronts]
+    held: list[http.client.HTTPConnection] = []
+    for _ in range(20):
+        held.append(server.connect())
+        held[-1].request("GET", "/v2/health/live")
+        assert held[-1].getresponse().read()
+    grown = [open_files(pid) - count for pid, count in zip(fronts, before, strict=True)]
+    for connection in held:
+        connection.close()
+    assert min(grown) >= 8
+
+
+def test_figures_are_those_of_all_processes(models: Path, start_server: StartServer) -> None:
+    server = start_server(models, "--workers", "3")
+    for _ in range(30):
+        assert server.ask("POST", INFER, asked()).status == 200
+    assert server.ask("POST", INFER, {"inputs": []}).status == 400
+    assert server.metric('penstock_requests_total{code="200",model="pair"}') == 30
+    assert server.metric('penstock_requests_total{code="400",model="pair"}') == 1
+    (stats,) = server.ask("GET", "/v2/models/pair/stats").json["model_stats"]
+    assert stats["inference_count"] == 30
+    assert len(server.ask("GET", "/debug/slow").json["requests"]) == 31
+
+
+def test_a_server_whose_slots_are_taken_says_so_and_answers_again(identity: Path, start_server: StartServer) -> None:
+    server = start_server(identity, "--workers", "1", "--slots-mb", "1")
+    wide = np.zeros((1, 2**19), np.float32)
+    small = np.arange(8, dtype=np.float32).reshape(1, 8)
+    answer = server.raw(request("same", wide, binary=True))
+    assert answer.startswith(b"503\n")
+    assert b"--slots-mb" in answer
+    assert server.raw(request("same", small, binary=True)).startswith(b"200\n")
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """same.onnx: rows of any length, as they came."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "same",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "n"])],
+    )
+    path = tmp_path_factory.mktemp("same") / "same.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_family_whichever_way_it_ends(
+    models: Path, start_server: StartServer, number: int
+) -> None:
+    before = set(Path("/dev/shm").iterdir())
+    server = start_server(models, "--workers", "2")
+    pids = [pid for held in members(server).values() for pid in held]
+    assert len(pids) == 3
+    assert server.ask("POST", INFER, asked()).status == 200
+    assert server.stop(number) == (0 if number != signal.SIGKILL else -signal.SIGKILL)
+    until(lambda: not any(map(_runs, pids)), 5)
+    assert set(Path("/dev/shm").iterdir()) == before
+
+
+@pytest.fixture
+def many(server: Server) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def test_requests_of_all_sizes_at_once_get_their_own_answers(server: Server, many: ThreadPoolExecutor) -> None:
+    until(lambda: answers(server) and ready(server))
+
+    def ask(number: int) -> None:
+        rows = number % 20 + 1
+        answer = server.ask("POST", INFER, asked(number, rows))
+        assert answer.status == 200, answer.body
+        total = next(output for output in answer.json["outputs"] if output["name"] == "total")
+        single = server.ask("POST", INFER, asked(number)).json
+        one = next(output for output in single["outputs"] if output["name"] == "total")["data"]
+        assert json.dumps(total["data"]) == json.dumps(one * rows)
+
+    list(many.map(ask, range(100)))
