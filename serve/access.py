@@ -14,6 +14,7 @@ from penstock.serve import keys, reloading
 from penstock.serve.app import Beside
 from penstock.serve.certificates import Certificates, bound_handshakes
 from penstock.serve.gate import Gate
+from penstock.serve.meters import Meters
 from penstock.serve.reloading import Reloaded
 
 
@@ -38,17 +39,21 @@ class AccessFiles:
 class Access:
     """The gate and the certificates that files tell of; each None where none is told of.
 
+    Args:
+        files: those.
+        meters: of keys' rates, where other processes know the keys too.
+
     Raises:
         PenstockError: a file is bad.
     """
 
-    def __init__(self, files: AccessFiles) -> None:
+    def __init__(self, files: AccessFiles, meters: Meters | None = None) -> None:
         self._files = files
         self.gate: Gate | None = None
         self.certificates: Certificates | None = None
         self._reloaded: list[Reloaded] = []
         if files.keys is not None:
-            self.gate = Gate(())
+            self.gate = Gate((), meters=meters)
             self._follow("API keys", (files.keys,), self._read_keys, self.gate.replace)
         if files.tls_cert is not None and files.tls_key is not None:
             held = self.certificates = Certificates(files.tls_cert, files.tls_key)

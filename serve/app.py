@@ -40,6 +40,7 @@ Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 _STOP_S = 30.0
 _REASONS = (rights.INFER, rights.REPOSITORY)
 _BOUNDS = Bounds()
+_LIVE = "/v2/health/live"
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 Gather = Callable[[], Awaitable[None]]
 
@@ -131,10 +132,12 @@ def create_front(
     app = FastAPI(lifespan=lifespan, openapi_url=None)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
     _add_errors(app)
+    _add_live(app)  # by which it is judged whether a server is to be ended: not while it begins its engine anew
     _add_predict(app, repository, watch, bounds)
 
     async def either(scope: Any, receive: Any, send: Any) -> None:
-        ours = scope["type"] != "http" or (scope["path"].startswith("/predict/") and scope["method"] == "POST")
+        ours = scope["type"] != "http" or scope["path"] == _LIVE
+        ours = ours or (scope["path"].startswith("/predict/") and scope["method"] == "POST")
         await (app if ours else forward)(scope, receive, send)
 
     return Wire(either, infer)
@@ -200,13 +203,16 @@ def _methods(app: FastAPI, path: str) -> str:
     return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
-def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Gate | None, gather: Gather) -> None:
-    gpus = Gpus()
-
-    @app.head("/v2/health/live", include_in_schema=False)
-    @app.get("/v2/health/live", tags=["health"])
+def _add_live(app: FastAPI) -> None:
+    @app.head(_LIVE, include_in_schema=False)
+    @app.get(_LIVE, tags=["health"])
     async def live() -> Response:
         return _reply({"live": True})
+
+
+def _add_health(app: FastAPI, repository: Repository, metrics: Metrics, gate: Gate | None, gather: Gather) -> None:
+    gpus = Gpus()
+    _add_live(app)
 
     @app.head("/v2/health/ready", include_in_schema=False)
     @app.get("/v2/health/ready", tags=["health"])

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 
 from penstock import parents
 from penstock.errors import PenstockError
-from penstock.serve import failures
+from penstock.serve import failures, meters
 from penstock.serve.drain import turn_away
 from penstock.serve.settings import Settings
 from penstock.serve.supervised import Control
@@ -94,12 +94,14 @@ class Family:
         say: Say,
         shown: Callable[[int, str], None],
     ) -> None:
+        self._meters = meters.created()
         self._listener, self._say, self._shown = listener, say, shown
         self._settings = settings
         self._what = {
             "paths": [str(path) for path in paths],
             "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
             "workers": workers,
+            "meters": self._meters,
             "slots_bytes": settings.slots_mb * 2**20,
         }
         self.engine = Member("the engine", "penstock.serve.engine")
@@ -143,6 +145,7 @@ class Family:
             signal.set_wakeup_fd(-1)
             waker.close()
             sleeper.close()
+            os.close(self._meters)
         return self.lost
 
     def _signalled(self, number: int, _frame: Any) -> None:
@@ -158,7 +161,7 @@ class Family:
             what = orjson.dumps({**self._what, "control": other.fileno()}).decode()
             member.process = subprocess.Popen(  # noqa: S603
                 python_command(member.module, what),
-                pass_fds=[other.fileno()],
+                pass_fds=[other.fileno(), self._meters],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's ^C is not for it
                 env=parents.environment(),

@@ -22,6 +22,7 @@ from penstock.serve.connection import Connections
 from penstock.serve.drain import Calls
 from penstock.serve.forward import Forward
 from penstock.serve.guard import Guard
+from penstock.serve.meters import Meters
 from penstock.serve.metrics import Metrics
 from penstock.serve.mirror import Mirror
 from penstock.serve.remote import EngineLink
@@ -58,7 +59,7 @@ class FrontEnd:
         self._settings, self._control = settings, control
         self._workers: int = told["workers"]
         self._slots = Slots(told["slots_bytes"])
-        self._metrics, self._access = Metrics(), Access(settings.access)
+        self._metrics, self._access = Metrics(), Access(settings.access, Meters(told["meters"]))
         self._watch = Watch(self._metrics)
         self._regions = Regions(settings.bounds.shared_memory)
         self._mirror = Mirror(self._regions)

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from penstock.serve.errors import RequestError
 from penstock.serve.keys import LONGEST, Key
+from penstock.serve.meters import Meters
 from penstock.serve.rates import TokenBucket
 
 _SCHEME = b"bearer "
@@ -56,6 +57,7 @@ class Gate:
         keys: those there are at first.
         clock: seconds that never go back.
         today: seconds since 1970.
+        meters: of rates, where other processes admit requests by the same keys.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Gate:
         keys: Sequence[Key],
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,
+        meters: Meters | None = None,
     ) -> None:
+        self._meters = meters
         self._clock, self._today = clock, today
         self._held: dict[bytes, _Held] = {}
         self._refused: dict[str, int] = {}
@@ -80,11 +84,14 @@ class Gate:
             digest, bucket = bytes.fromhex(key.sha256), None
             if key.rate is not None:
                 old = before[digest].bucket if digest in before else None
-                bucket = (
-                    TokenBucket(key.rate, key.most_at_once, now)
-                    if old is None
-                    else old.changed(key.rate, key.most_at_once, now)
-                )
+                if self._meters is not None:
+                    bucket = self._meters.bucket(digest, key.rate, key.most_at_once, now)
+                else:
+                    bucket = (
+                        TokenBucket(key.rate, key.most_at_once, now)
+                        if old is None
+                        else old.changed(key.rate, key.most_at_once, now)
+                    )
             expires = None if key.expires is None else key.expires.timestamp()
             found[digest] = _Held(key.name, frozenset(key.rights), bucket, expires, counts.get(key.name, 0))
         self._held = found

@@ -129,6 +129,36 @@ def test_a_dead_engine_fails_what_it_was_asked_and_no_more(slow_onnx: Path, star
     until(lambda: server.ask("POST", "/v2/models/slow/infer", turns).status == 200)
 
 
+def test_a_server_is_alive_and_not_ready_while_its_engine_is_begun_anew(
+    models: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, "--workers", "1")
+    os.kill(members(server)["engine"][0], signal.SIGKILL)
+    seen = set()
+
+    def both() -> tuple[int, int]:
+        alive, is_ready = (server.ask("GET", f"/v2/health/{what}").status for what in ("live", "ready"))
+        seen.add((alive, is_ready))
+        return alive, is_ready
+
+    until(lambda: both() == (200, 503))
+    until(lambda: both() == (200, 200))
+    assert {alive for alive, _ in seen} == {200}
+
+
+def test_a_key_s_rate_is_its_own_whichever_front_end_it_comes_to(
+    models: Path, start_server: StartServer, tmp_path: Path
+) -> None:
+    from penstock.serve import keys
+
+    path = tmp_path / "keys.json"
+    secret = keys.add(path, keys.make("slow", ("infer",), 0.01, 5, None))
+    server = start_server(models, "--workers", "3", "--keys", path, "--grpc-port", "-1")
+    headers = {"Authorization": f"Bearer {secret}"}
+    statuses = [server.ask("POST", INFER, asked(), headers).status for _ in range(9)]
+    assert statuses == [200] * 5 + [429] * 4
+
+
 def test_a_model_that_cannot_be_served_ends_the_family(tmp_path: Path, start_server: StartServer) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"nothing")
