@@ -78,6 +78,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 access.gate.add(figures["gate"])
 
         fronts = Fronts(repository, counted, tracer, regions)
+        metrics.include(fronts.families)
         app = create_app(
             repository,
             metrics,

@@ -134,6 +134,7 @@ class FrontEnd:
             "metrics": self._metrics.taken(),
             "slow": self._watch.slow.taken(),
             "routes": {name: route.taken() for name, route in routes},
+            "slots": [self._slots.taken, self._slots.free],
             "gate": None if self._access.gate is None else self._access.gate.taken(),
         }
 

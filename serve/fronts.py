@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from penstock.serve import control, failures, frames
 from penstock.serve.batches import Item
@@ -94,6 +95,13 @@ class Fronts:
             },
         )
 
+    def families(self) -> Iterator[Metric]:
+        """How many front ends there are, and their slots, by what they have said last."""
+        yield GaugeMetricFamily("penstock_front_ends", "Front ends that ask this engine.", len(self.links))
+        taken, free = (sum(link.slots[place] for link in self.links) for place in (0, 1))
+        yield GaugeMetricFamily("penstock_slots_taken", "Slots of front ends that requests are in.", taken)
+        yield GaugeMetricFamily("penstock_slots_free_bytes", "Memory of front ends that no slot is in.", free)
+
     async def gather(self, within_s: float) -> None:
         """Have all front ends say what they have counted; those that do not in time are left out."""
         asked = [asyncio.ensure_future(link.figures()) for link in self.links]
@@ -131,6 +139,7 @@ class FrontLink(asyncio.Protocol):
         self._transport: Any = None
         self._told: list[asyncio.Future[None]] = []
         self._answers: list[bytes] = []
+        self.slots: tuple[int, int] = 0, 0
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -158,7 +167,9 @@ class FrontLink(asyncio.Protocol):
             elif kind == frames.ASK_ALONE:
                 self._ask_alone(content)
             elif kind == frames.FIGURES:
-                self._fronts.counted(orjson.loads(content))
+                figures = orjson.loads(content)
+                self.slots = tuple(figures["slots"])
+                self._fronts.counted(figures)
                 told, self._told = self._told, []
                 for future in told:
                     if not future.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -196,6 +197,28 @@ def test_figures_are_those_of_all_processes(models: Path, start_server: StartSer
     (stats,) = server.ask("GET", "/v2/models/pair/stats").json["model_stats"]
     assert stats["inference_count"] == 30
     assert len(server.ask("GET", "/debug/slow").json["requests"]) == 31
+    assert server.metric("penstock_front_ends") == 3
+    assert (server.metric("penstock_slots_taken"), server.metric("penstock_slots_free_bytes")) == (0, 3 * 256 * 2**20)
+
+
+def test_a_request_that_is_given_up_leaves_no_slot_taken(slow_onnx: Path, start_server: StartServer) -> None:
+    server = start_server(slow_onnx, "--workers", "1")
+    whole = 256 * 2**20
+    x = np.array([400], np.int64)
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: here\r\nContent-Length: {len(text) + 8}\r\n"
+    data = head.encode() + f"Inference-Header-Content-Length: {len(text)}\r\n\r\n".encode() + text + x.tobytes()
+    for number in range(60):
+        with socket.create_connection(("127.0.0.1", server.port)) as held:
+            held.sendall(data[: len(data) - number % 2])  # half of them never come whole
+            time.sleep(0.001 * (number % 7))
+    until(lambda: server.metric("penstock_slots_taken") == 0)
+    assert server.metric("penstock_slots_free_bytes") == whole
+    assert (
+        server.ask("POST", "/v2/models/slow/infer", {"inputs": [{**entry, "parameters": {}, "data": [1]}]}).status
+        == 200
+    )
 
 
 def test_a_server_whose_slots_are_taken_says_so_and_answers_again(identity: Path, start_server: StartServer) -> None:
