@@ -115,8 +115,6 @@ class Result:
 
 
 Runners = dict[tuple[str, int | None], list[Runner]]
-
-
 Sources = Callable[[list[Artifact]], Sequence[Artifact]]
 
 
