@@ -125,8 +125,6 @@ class Result:
 
 
 Runners = dict[tuple[str, int | None], list[Runner]]
-
-
 Sources = Callable[[list[Artifact]], Sequence[Artifact]]
 
 

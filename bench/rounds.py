@@ -78,7 +78,8 @@ def _controlled(old: Ticks, new: Ticks, threads: int) -> tuple[float, str | None
             return 0.0, f"no control of {threads} threads in the {name} result; {_AGAIN}"
     speed = _middle(old) / _middle(new)
     if abs(math.log(speed)) > math.log1p(_STILL):
-        return 0.0, f"the machine itself ran at {speed:.2f} of its speed with {threads} threads; {_AGAIN}"
+        ran = f"the machine itself ran at {speed:.2f} of its speed with {threads} threads"
+        return 0.0, f"{ran}, and cells feel more of it; {_AGAIN}"
     for name, ticks in (("old", old), ("new", new)):
         if not steady(ticks):
             return 0.0, f"the machine's speed with {threads} threads changed within the {name} result; {_AGAIN}"

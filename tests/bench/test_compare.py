@@ -170,7 +170,8 @@ def test_where_several_threads_ran_at_another_speed_no_cell_of_them_is_slower(th
     assert [(one.verdict, one.unable) for one in found.compared] == [
         (
             "unsure",
-            "the machine itself ran at 0.56 of its speed with 2 threads; measure both again, or both with --threads 1",
+            "the machine itself ran at 0.56 of its speed with 2 threads, and cells feel more of it; "
+            "measure both again, or both with --threads 1",
         )
     ]
 
