@@ -12,7 +12,7 @@ _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n]*)?")
 _SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 
-class Malformed(Exception):
+class Malformed(ValueError):
     """What came is no answer of HTTP/1.1."""
 
 

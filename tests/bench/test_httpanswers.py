@@ -75,6 +75,11 @@ def test_noise_is_refused_or_waited_on_and_never_an_answer(data: bytes) -> None:
         assert reader.feed(data) is None or data.startswith(b"HTTP/1.")
 
 
+def test_what_is_no_answer_is_a_wrong_value_to_those_who_know_no_better() -> None:
+    with pytest.raises(ValueError, match="a first line that is no answer's"):
+        AnswerReader().feed(b"junk\r\n\r\n")
+
+
 def test_a_long_body_in_chunks_is_looked_at_once() -> None:
     body, began = b"x" * (32 << 20), time.process_time()
     data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks(body, 1 << 20)
