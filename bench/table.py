@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.bench.recorded import Cell, Engines, Figures, Result, Row, Run, Server
 from penstock.files import write_whole, writing
+from penstock.tables import inert
 
 Record = dict[str, Any]
 
@@ -21,7 +22,7 @@ def text(result: Result) -> str:
     into = io.StringIO()
     writer = csv.DictWriter(into, names, restval="", lineterminator="\r\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({name: inert(value) for name, value in record.items()} for record in records)
     return into.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Tables in CSV: records with their lines, and whether the first of them names the columns."""
+"""Tables in CSV: records with their lines, whether the first of them names the columns, cells that are no formulas."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from penstock.errors import PenstockError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_FORMULA = "=+-@\t\r\n"
 
 
 class BadTable(PenstockError):
@@ -38,6 +40,13 @@ def records(data: bytes) -> Iterator[tuple[int, list[str]]]:
 def is_number(text: str) -> bool:
     """Whether a cell holds a decimal number; `nan` and `inf` are none."""
     return len(text) <= 400 and _NUMBER.fullmatch(text) is not None
+
+
+def inert(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: text that begins like one has an apostrophe before it."""
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in _FORMULA or is_number(value):
+        return value
+    return f"'{value}"
 
 
 def names_columns(record: Sequence[str]) -> bool:

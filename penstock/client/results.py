@@ -14,6 +14,7 @@ from typing import Any
 from penstock.client.parcels import Parcel, Piece
 from penstock.errors import PenstockError
 from penstock.files import write_whole, writing
+from penstock.tables import inert
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def as_csv(found: Sequence[Row], top_k: int) -> bytes:
     out = io.StringIO(newline="")
     fields = [*(name for name in names if name != "error"), *ends] or ["file"]
     writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+    writer.writerow({name: inert(name) for name in fields})
+    writer.writerows({name: inert(value) for name, value in record.items()} for record in records)
     return out.getvalue().encode("utf-8", "surrogateescape")
 
 

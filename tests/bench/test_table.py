@@ -69,6 +69,11 @@ def test_names_with_commas_quotes_and_newlines_read_back() -> None:
     assert read(samples.engines([samples.row(name, [samples.cell(1, 1e-3)])]))[0]["name"] == name
 
 
+def test_a_name_like_a_formula_is_text() -> None:
+    rows = [samples.row("=1+1", [samples.cell(1, 1e-3)])]
+    assert read(samples.engines(rows))[0]["name"] == "'=1+1"
+
+
 def test_every_figure_tells_its_unit() -> None:
     bare = {"name", "version", "format", "precision", "reference", "unavailable", "threads", "streams", "samples"}
     units = ("_s", "_rows", "_bytes", "_share", "_samples", "_ratio", "_low", "_high", "_per_s", "_per_row")

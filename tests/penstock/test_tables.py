@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,3 +65,13 @@ def test_any_bytes_are_records_or_a_bad_table(data: bytes) -> None:
     except BadTable:
         return
     assert all(record and line >= 1 for line, record in found)
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "==", "-x.png"])
+def test_what_a_spreadsheet_takes_for_a_formula_is_text(text: str) -> None:
+    assert tables.inert(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("value", ["net-fp32", "-1.5e-3", "+2", "", "-", "a=b", "'=1", -1.5, None, True])
+def test_other_cells_stay_as_they_are(value: Any) -> None:
+    assert tables.inert(value) is value

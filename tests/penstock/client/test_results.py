@@ -105,6 +105,12 @@ def test_a_table_of_rows_values_outputs_and_maps() -> None:
     assert results.as_csv([Row(piece(), None, error="bad")], 1) == b"file,error\na.png,bad\n"
 
 
+def test_what_a_server_answers_is_no_formula_in_a_table() -> None:
+    found = [Row(piece(), None, {"=1": [1]}), Row(piece(), None, error="=cmd|' /C calc'!A0")]
+    assert results.as_csv(found, 1) == b"file,'=1,error\na.png,[1],\na.png,,'=cmd|' /C calc'!A0\n"
+    assert results.as_csv([Row(piece("-"), None, labelled("@x", 1.0))], 1) == b"file,label,score\n-,'@x,1.0\n"
+
+
 def test_maps_are_written_under_the_pictures_names_and_none_over_another(tmp_path: Path) -> None:
     maps = Maps(tmp_path / "new" / "maps")
     written = [maps.write(Row(piece(name, row), row, SEEN)) for name, row in MAPPED]
