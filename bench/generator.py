@@ -41,6 +41,8 @@ _REST_S = 0.02
 # For how long those that had no connection when the run ended are still sent.
 _GRACE_S = 2.0
 _DUE_AT_ONCE = 256
+# For how long after the end a generator that had no core meanwhile sends what was due before it.
+_CATCH_UP_S = 0.5
 _SHOWN = 256
 _STAGE = re.compile(rb"(\w+);dur=(\d{1,15}(?:\.\d*)?)(?![\d.])")
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
@@ -276,7 +278,8 @@ class Run:
         self._next_look = now + _LOOK_S
         if self._usage is None and now >= self._from:
             self._usage = _usage()
-        if self._sending and now >= self._to:
+        behind = self._schedule is not None and self._next_due < self._to
+        if self._sending and now >= self._to + (_CATCH_UP_S if behind else 0.0):
             self._stop_sending(now)
         while self._resting and self._resting[0][0] <= now:
             self._free.append(self._resting.popleft()[1])
