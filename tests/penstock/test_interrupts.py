@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import parents
+from penstock.bench import fleet
 from penstock.commands.terminal import one_interrupt
 
 
@@ -53,6 +55,17 @@ def test_a_deaf_process_does_not_hear_an_interrupt_even_as_it_begins() -> None:
     assert process.wait(10) == 0
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_generators_do_not_hear_an_interrupt_from_the_first() -> None:
+    process = fleet._start()
+    try:
+        blocked = re.search(r"^SigBlk:\s*(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        assert blocked is not None
+        assert int(blocked[1], 16) & 1 << signal.SIGINT - 1
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _run(code: str, path: Path) -> subprocess.CompletedProcess[str]:
