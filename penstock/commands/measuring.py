@@ -147,8 +147,8 @@ def bench(
             plan = {
                 "batches": _numbers(batch, "--batch"),
                 "seconds": 1.0 if seconds is None else seconds,
-                "threads": (None,) if threads is None else _numbers(threads, "--threads"),
-                "streams": _numbers(streams, "--streams"),
+                "threads": (None,) if threads is None else _numbers(threads, "--threads", options.MOST_AT_ONCE),
+                "streams": _numbers(streams, "--streams", options.MOST_AT_ONCE),
                 "device": device,
                 "data": data,
                 "budget": budget,
@@ -186,5 +186,5 @@ def _measured(
     return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    return tuple(options.positive(part, option) for part in options.commas(text, option))
+def _numbers(text: str, option: str, most: int = 999_999) -> tuple[int, ...]:
+    return tuple(options.positive(part, option, most) for part in options.commas(text, option))
