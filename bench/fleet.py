@@ -85,8 +85,10 @@ class Fleet:
             **{"timeout_s": timeout_s, "tolerance": tolerance, "lengths": [each.json_length for each in expected]},
         }
         parts = [*requests, *(each.body for each in expected), goal.roots]
-        self._started = [_start() for _ in range(processes)]
+        self._started: list[subprocess.Popen[bytes]] = []
         try:
+            for _ in range(processes):
+                self._started.append(_start())
             for process in self._started:
                 frames.write(_stdin(process), told, parts)
             for process in self._started:
@@ -94,6 +96,9 @@ class Fleet:
         except (BrokenPipeError, frames.Ended):
             self.close()
             raise PenstockError("a generator did not start; what it said stands above") from None
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Fleet:
         return self
@@ -212,13 +217,14 @@ def shared(order: Order, processes: int) -> list[Order]:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603
-        python_command("penstock.bench.generator"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        env=parents.environment(),
-    )
+    with parents.deaf():  # ^C is the bench's, which asks for what there is
+        return subprocess.Popen(  # noqa: S603
+            python_command("penstock.bench.generator"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=parents.environment(),
+        )
 
 
 def _stdin(process: subprocess.Popen[bytes]) -> int:

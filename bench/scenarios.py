@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, parity
+from penstock import artifact, options, parity
 from penstock.bench import clock, environment, loadgen, rehearsal, runs, server, target
 from penstock.bench.answers import Checker
 from penstock.bench.loadgen import SCENARIOS, Outcome, OverHttp, Settings, Subject
@@ -62,6 +62,10 @@ def measure(word: str, model: str | None, plan: Plan, choice: Choice) -> dict[st
         raise PenstockError(f"--loadgen {choice.scenario!r}: must be one of {', '.join(SCENARIOS)}")
     if plan.concurrency and (choice.scenario == "singlestream" or len(plan.concurrency) > 1):
         raise PenstockError("--concurrency: LoadGen's scenarios take one number, and a single stream is of one")
+    if plan.concurrency and plan.concurrency[0] > (most := options.MOST_AT_ONCE):
+        raise PenstockError(
+            f"--concurrency {plan.concurrency[0]}: with --loadgen must be at most {most}: each is a thread"
+        )
     if plan.poisson:
         raise PenstockError("--poisson: LoadGen's scenario server always comes so; leave it out")
     if choice.scenario == "server" and len(plan.rates) != 1:

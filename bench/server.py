@@ -103,15 +103,21 @@ class Session:
 
     def carry_out(self) -> None:
         self._see_the_machine()
-        with suppress(_Ended):
-            for count in self._plan.concurrency:
-                self._run(self._order(slots=count), "sweep")
-            for rate in self._plan.rates:
-                self._run(self._order(rate=rate), "rate")
-            if self._plan.slo_ms is not None:
-                self._search(self._plan.slo_ms)
+        try:
+            with suppress(_Ended):
+                self._all()
+        except KeyboardInterrupt:  # between two runs
+            self.interrupted = True
         if not self.lost:
             self.capacity = runs.capacity(self.runs)
+
+    def _all(self) -> None:
+        for count in self._plan.concurrency:
+            self._run(self._order(slots=count), "sweep")
+        for rate in self._plan.rates:
+            self._run(self._order(rate=rate), "rate")
+        if self._plan.slo_ms is not None:
+            self._search(self._plan.slo_ms)
 
     def _see_the_machine(self) -> None:
         others = Others()

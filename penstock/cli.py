@@ -68,6 +68,7 @@ def _terminate(*_: object) -> None:
 
 def _end_early() -> None:
     """Leave as whoever sent the signal expects."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a key that is held down the first was heard
     if _terminated:
         _end("terminated", 143, prefix="")
     _end("interrupted", 130, prefix="")

@@ -10,6 +10,8 @@ from penstock.signature import Dim, Range, first_message
 
 EVERY_PRECISION = ("fp32", "tf32", "fp16", "bf16", "int8", "int8-fp16", "fp8")
 ROADS = ("auto", "trace", "script")
+# Threads, or callers, of one process: more than any machine has cores, and none takes minutes to begin.
+MOST_AT_ONCE = 1024
 # The word of --input that asks for pictures as they are.
 UINT8 = "uint8"
 
@@ -122,10 +124,10 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     return words
 
 
-def positive(text: str, option: str) -> int:
-    """A whole number from 1 to 999999."""
-    if not text.isascii() or not text.isdigit() or len(text) > 6 or int(text) < 1:
-        raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to 999999")
+def positive(text: str, option: str, most: int = 999_999) -> int:
+    """A whole number from 1 to `most`, which has six digits at most."""
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= most:
+        raise PenstockError(f"{option} {text[:20]!r}: must be a whole number from 1 to {most}")
     return int(text)
 
 

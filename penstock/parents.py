@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _VARIABLE = "PENSTOCK_PARENT"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -14,6 +16,19 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def environment() -> dict[str, str]:
     """What a process is to be begun with that calls `end_with_parent`."""
     return {**os.environ, _VARIABLE: str(os.getpid())}
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Processes that are begun in the block do not hear ^C, which a terminal sends to all of them, even as they begin.
+
+    It is for the one that began them, and is to end them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.client.parcels import Parcel, Piece
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, printable
 from penstock.files import write_whole, writing
 from penstock.tables import inert
 
@@ -78,10 +78,10 @@ def as_line(row: Row, top_k: int) -> str:
     prediction = row.prediction or {}
     ranked = _ranked(prediction)
     if ranked is not None:
-        return "  ".join([row.name, *(f"{label} {share:.4f}" for label, share in ranked[:top_k])])
+        return "  ".join([row.name, *(f"{printable(label)} {share:.4f}" for label, share in ranked[:top_k])])
     if set(prediction) == {"value"}:
         return f"{row.name}  {json.dumps(prediction['value'])}"
-    return "  ".join([row.name, *(f"{name}={json.dumps(value)}" for name, value in prediction.items())])
+    return "  ".join([row.name, *(f"{printable(name)}={json.dumps(value)}" for name, value in prediction.items())])
 
 
 def as_json(row: Row) -> str:

@@ -198,7 +198,7 @@ def measure(paths: list[str], asked: Asked, files: reporting.Files) -> int:
 
 
 def _threads(text: str | None) -> int | None:
-    return None if text is None else options.positive(text, "--threads")
+    return None if text is None else options.positive(text, "--threads", options.MOST_AT_ONCE)
 
 
 def _plan(server: Any, asked: Asked) -> Any:

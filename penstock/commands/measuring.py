@@ -12,7 +12,7 @@ from penstock import options
 from penstock.commands import loading, reporting
 from penstock.commands.loading import ENGINES, SERVERS
 from penstock.commands.stages import import_stage
-from penstock.commands.terminal import say
+from penstock.commands.terminal import one_interrupt, say
 from penstock.errors import PenstockError
 
 # Of the exit codes those that this command adds: 2 is an error of the user's in all of them.
@@ -137,27 +137,30 @@ def bench(
         raise PenstockError(
             "bench needs artifacts or a server's URL to measure, --from a file of results, or --compare with two"
         )
-    if loading.is_server(paths) or loadgen is not None:
-        if loading.is_server(paths):
-            loading.refuse_others(context, ENGINES, "is for artifacts; a server takes --rows, --concurrency, --rate")
-        told = {name: given[name] for name in loading.Asked.__dataclass_fields__}
-        code = loading.measure(paths, loading.Asked(**told), files)
-    else:
-        loading.see_no_address(paths)
-        loading.refuse_others(
-            context, SERVERS, "is for a server; give its URL, as in penstock bench http://127.0.0.1:8000"
-        )
-        plan = {
-            "batches": _numbers(batch, "--batch"),
-            "seconds": 1.0 if seconds is None else seconds,
-            "threads": (None,) if threads is None else _numbers(threads, "--threads"),
-            "streams": _numbers(streams, "--streams"),
-            "device": device,
-            "data": data,
-            "budget": budget,
-        }
-        sources = _sources(source, device, model, allow_pickle=allow_pickle)
-        code = _measured([Path(path) for path in paths], plan, reference, sources, files)
+    with one_interrupt():
+        if loading.is_server(paths) or loadgen is not None:
+            if loading.is_server(paths):
+                loading.refuse_others(
+                    context, ENGINES, "is for artifacts; a server takes --rows, --concurrency, --rate"
+                )
+            told = {name: given[name] for name in loading.Asked.__dataclass_fields__}
+            code = loading.measure(paths, loading.Asked(**told), files)
+        else:
+            loading.see_no_address(paths)
+            loading.refuse_others(
+                context, SERVERS, "is for a server; give its URL, as in penstock bench http://127.0.0.1:8000"
+            )
+            plan = {
+                "batches": _numbers(batch, "--batch"),
+                "seconds": 1.0 if seconds is None else seconds,
+                "threads": (None,) if threads is None else _numbers(threads, "--threads", options.MOST_AT_ONCE),
+                "streams": _numbers(streams, "--streams", options.MOST_AT_ONCE),
+                "device": device,
+                "data": data,
+                "budget": budget,
+            }
+            sources = _sources(source, device, model, allow_pickle=allow_pickle)
+            code = _measured([Path(path) for path in paths], plan, reference, sources, files)
     if code:
         raise typer.Exit(code)
 
@@ -190,5 +193,5 @@ def _measured(
     return INTERRUPTED if result.interrupted else PARTLY if result.failures else 0
 
 
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    return tuple(options.positive(part, option) for part in options.commas(text, option))
+def _numbers(text: str, option: str, most: int = 999_999) -> tuple[int, ...]:
+    return tuple(options.positive(part, option, most) for part in options.commas(text, option))

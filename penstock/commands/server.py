@@ -41,7 +41,9 @@ def serve(
     threads: Annotated[
         int | None,
         _running(
-            min=1, help="Threads of each runner; default: what is measured to be best of its share of the cores, once."
+            min=1,
+            max=options.MOST_AT_ONCE,
+            help="Threads of each runner; default: what is measured to be best of its share of the cores, once.",
         ),
     ] = None,
     isolate: Annotated[

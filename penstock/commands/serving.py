@@ -10,6 +10,7 @@ import typer
 
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
+from penstock.errors import printable
 
 _KeyFile = Annotated[
     Path | None,
@@ -64,7 +65,7 @@ def predict(
 
     patience, let_in = Patience(retries, timeout), access(key_file, ca)
     wishes = run.Wishes(model, top_k, batch, concurrency, patience, csv, json, output, let_in)
-    if run.predict(url, files, wishes, lambda line: print(line, file=sys.stderr, flush=True)):
+    if run.predict(url, files, wishes, lambda line: print(printable(line), file=sys.stderr, flush=True)):
         raise typer.Exit(1)
 
 

@@ -197,6 +197,9 @@ def test_a_real_interrupt_ends_it_soon_with_what_there_is(repository: Path, tmp_
         (["--threads", "0"], "--threads '0': must be a whole number"),
         (["--threads", ","], "--threads ',': must name at least one"),
         (["--streams", "1,two"], "--streams 'two': must be a whole number"),
+        (["--streams", "1,1025"], "--streams '1025': must be a whole number from 1 to 1024"),
+        (["--threads", "20000"], "--threads '20000': must be a whole number from 1 to 1024"),
+        (["--loadgen", "offline", "--threads", "20000"], "--threads '20000': must be a whole number from 1 to 1024"),
     ],
 )
 def test_an_option_that_means_nothing_is_named(words: list[str], said: str) -> None:

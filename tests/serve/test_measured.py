@@ -155,6 +155,7 @@ def test_loadgen_measures_a_server_and_an_artifact(
         (Plan(rates=(3.0,)), "singlestream", "--rate"),
         (Plan(slo_ms=3.0), "offline", "--slo-ms"),
         (Plan(concurrency=(3,)), "singlestream", "--concurrency"),
+        (Plan(concurrency=(20_000,)), "offline", "--concurrency 20000: with --loadgen must be at most 1024"),
         (Plan(poisson=True), "offline", "--poisson"),
     ],
 )

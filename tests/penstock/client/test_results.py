@@ -75,6 +75,11 @@ def test_a_line_is_the_file_and_what_is_in_it(prediction: dict[str, Any], line: 
     assert results.as_line(Row(piece(row=3), 3, prediction), 2) == line
 
 
+def test_what_a_server_answers_steers_no_terminal() -> None:
+    assert results.as_line(Row(piece(), None, labelled("a\x1b[2J", 1.0)), 1) == r"a.png  a\x1b[2J 1.0000"
+    assert results.as_line(Row(piece(), None, {"\x9b2J": "\x1b"}), 1) == r'a.png  \x9b2J="\u001b"'
+
+
 def test_json_is_a_line_of_the_file_the_row_and_the_prediction_as_it_came() -> None:
     assert json.loads(results.as_json(Row(piece(), None, CAT))) == {"file": "a.png", **CAT}
     assert json.loads(results.as_json(Row(piece(), 2, {"value": 1}))) == {"file": "a.png", "row": 2, "value": 1}
