@@ -8,6 +8,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# What clients see must be the same whether one process answers them or several.
+IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py)
+
 .PHONY: demo test check test-models clean
 
 demo: $(STAMP)
@@ -15,6 +18,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not models"
+	PENSTOCK_TEST_WORKERS=2 $(BIN)/python -m pytest $(IN_BOTH)
 
 test-models: $(STAMP)
 	$(BIN)/python -m pytest -m models || test $$? -eq 5

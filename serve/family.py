@@ -59,6 +59,7 @@ class Member:
     memory: int | None = None
     deaths: int = 0
     again_at: float = 0.0
+    leaving: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
 
@@ -173,8 +174,9 @@ class Family:
 
     def _step(self, within_s: float = _TICK_S) -> None:
         """Hear what there is to hear, and look after everybody."""
+        heard = self._selector.select(within_s)
         self._note_pause()
-        for key, _ in self._selector.select(within_s):
+        for key, _ in heard:
             if key.fileobj is self._listener:
                 self._deal_all()
             elif isinstance(key.data, Member):
@@ -217,6 +219,8 @@ class Family:
             self._link(member)
         elif what == "linked":
             member.linked = True
+        elif what == "leaving":
+            member.leaving = True
         elif what == "connection" and self.engine.control is not None:
             self.engine.control.tell("connection", descriptors)
         elif what == "drained":
@@ -314,9 +318,12 @@ class Family:
     def _drain(self) -> None:
         """Have clients leave, take no more of them, answer what has come, and end."""
         assert self._told_at is not None
-        for member in self._members:
-            if member.control is not None:
-                member.control.tell("leave")
+        # The engine last: once it says that it is not ready, all answers ask their clients to leave.
+        for members in (self.fronts, [self.engine]):
+            for member in members:
+                if member.control is not None:
+                    member.control.tell("leave")
+            self._steps(lambda: all(m.leaving or m.control is None for m in members), time.monotonic() + _LATE_S)  # noqa: B023
         self._steps(lambda: False, self._told_at + self._duck_s)
         if self._announced:
             turn_away(self._listener)
