@@ -256,7 +256,8 @@ class Server(_Result):
     @property
     def rows(self) -> int:
         """In each request."""
-        return int(self.payload.get("rows") or 1)
+        held = self.payload.get("rows")
+        return held if isinstance(held, int) and held > 0 else 1
 
 
 Result = Engines | Server

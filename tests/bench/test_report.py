@@ -132,6 +132,7 @@ def test_the_table_comes_first_and_a_file_that_cannot_be_written_costs_no_other(
     result: Result, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("penstock.bench.measure.measure", lambda *_: result)
+    monkeypatch.setattr("penstock.commands.reporting.Files.see", lambda _: None)  # they were there then
     gone = tmp_path / "gone"
     done = bench("models", "--json", f"{gone}/a.json", "--html", f"{gone}/a.html", "--csv", f"{tmp_path}/a.csv")
     told = "cannot be written: No such file or directory"
@@ -148,7 +149,7 @@ def test_the_table_comes_first_and_a_file_that_cannot_be_written_costs_no_other(
         (["--from", "a.json", "--html", "./a.json"], "--html a.json: is the file of --from too, and would replace it"),
         (["--from", "a.json", "--html", "link"], "--html link: is the file of --from too"),
         (["--compare", "a.json", "b.json", "--json", "b.json"], "--json b.json: is the file of --compare too"),
-        (["models", "--csv", "x", "--html", "x"], "--html x: is the file of --csv too"),
+        (["models", "--csv", "x", "--html", "x"], "--csv and --html x: must be two files"),
         (["models", "--source", "a.json", "--json", "a.json"], "--json a.json: is the file of --source too"),
     ],
 )
