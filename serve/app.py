@@ -22,6 +22,7 @@ from penstock.serve.errors import RequestError
 from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
+from penstock.serve.loading import ENDING
 from penstock.serve.metrics import Metrics
 from penstock.serve.outcomes import Closed
 from penstock.serve.predict import Bounds
@@ -135,8 +136,16 @@ def create_front(
     _add_live(app)  # by which it is judged whether a server is to be ended: not while it begins its engine anew
     _add_predict(app, repository, watch, bounds)
 
+    @app.get("/v2/health/ready")
+    @app.get("/v2/models/{name}/ready")
+    @app.get("/v2/models/{name}/versions/{version}/ready")
+    async def ready() -> Response:
+        return _reply({"error": ENDING}, 503)
+
     async def either(scope: Any, receive: Any, send: Any) -> None:
         ours = scope["type"] != "http" or scope["path"] == _LIVE
+        # The engine may hear of it later.
+        ours = ours or (repository.ending and scope["method"] == "GET" and scope["path"].endswith("/ready"))
         ours = ours or (scope["path"].startswith("/predict/") and scope["method"] == "POST")
         await (app if ours else forward)(scope, receive, send)
 

@@ -110,7 +110,6 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 running.deal(descriptors[0])
             elif what == "leave":
                 running.leave()
-                control.tell("leaving")
             elif what == "end":
                 running.end(at_once=message["at_once"])
 

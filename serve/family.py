@@ -59,7 +59,6 @@ class Member:
     memory: int | None = None
     deaths: int = 0
     again_at: float = 0.0
-    leaving: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
 
@@ -110,7 +109,7 @@ class Family:
         self._selector = selectors.DefaultSelector()
         self._announced = False
         self._told_at: float | None = None
-        self._force = False
+        self._force = self._leaving = False
         self._stepped_at = time.monotonic()
         self._failure: Exception | None = None
         self.lost = self._answered = 0
@@ -176,6 +175,8 @@ class Family:
         """Hear what there is to hear, and look after everybody."""
         heard = self._selector.select(within_s)
         self._note_pause()
+        if self._told_at is not None:
+            self._leave()  # before any client that came later is dealt
         for key, _ in heard:
             if key.fileobj is self._listener:
                 self._deal_all()
@@ -219,8 +220,6 @@ class Family:
             self._link(member)
         elif what == "linked":
             member.linked = True
-        elif what == "leaving":
-            member.leaving = True
         elif what == "connection" and self.engine.control is not None:
             self.engine.control.tell("connection", descriptors)
         elif what == "drained":
@@ -315,15 +314,17 @@ class Family:
             member.control.socket.close()
             member.control = None
 
+    def _leave(self) -> None:
+        """Have everybody ask clients to leave, once."""
+        for member in () if self._leaving else self._members:
+            if member.control is not None:
+                member.control.tell("leave")
+        self._leaving = True
+
     def _drain(self) -> None:
         """Have clients leave, take no more of them, answer what has come, and end."""
         assert self._told_at is not None
-        # The engine last: once it says that it is not ready, all answers ask their clients to leave.
-        for members in (self.fronts, [self.engine]):
-            for member in members:
-                if member.control is not None:
-                    member.control.tell("leave")
-            self._steps(lambda: all(m.leaving or m.control is None for m in members), time.monotonic() + _LATE_S)  # noqa: B023
+        self._leave()
         self._steps(lambda: False, self._told_at + self._duck_s)
         if self._announced:
             turn_away(self._listener)

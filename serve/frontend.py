@@ -111,7 +111,6 @@ class FrontEnd:
             supervised.keep(self._link_to(descriptors[0]))
         elif what == "leave":
             self._running.leave()
-            self._control.tell("leaving")
         elif what == "end":
             self._running.end(at_once=message["at_once"])
 

@@ -79,6 +79,8 @@ class FrontService(rpc.Service):
         return messages.message("SystemSharedMemoryUnregisterResponse")()
 
     async def _is_well(self, path: str) -> bool:
+        if self._repository.ending:  # of which the engine may hear later
+            return False
         status, _, _ = await self.forward.ask("GET", path)
         return status == 200
 
