@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,7 +26,8 @@ class Item:
     """One caller's rows. Items with different keys never share a batch; those of one `kind` take alike long.
 
     `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
-    `reply` is told how it ended, and says when nobody wants to know any more.
+    `reply` is told how it ended, and says when nobody wants to know any more. It may expire while it is `running`: then
+    `left` is told once its batch has let go of it, which the thread of one that hangs never does.
     """
 
     payload: Any
@@ -41,8 +42,16 @@ class Item:
     kind: Hashable = None
     returned: bool = False
     queued: bool = False
+    running: bool = False
+    left: Callable[[], None] | None = None
     timer: asyncio.TimerHandle | None = None
     entered: float = field(default_factory=time.perf_counter)
+
+    def leave(self) -> None:
+        """Told that its batch is over."""
+        self.running = False
+        if self.left is not None and self.reply.done():
+            self.left()
 
     def succeed(self, result: Any) -> None:
         """Tell whoever waits what the answer is."""

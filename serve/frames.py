@@ -36,7 +36,8 @@ MOST_FRAME = 2**30
 # was refused there; a trace; an answer that a shadow may be asked about.
 FORM, ASK, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
 # From an engine: what it serves; an answer in its room; one that is all here; a failure; what was counted?
-STATE, ANSWER, ANSWER_HERE, FAILURE, TELL = range(16, 21)
+# One that failed before its batch let go of its slot is left now.
+STATE, ANSWER, ANSWER_HERE, FAILURE, TELL, LEFT = range(16, 22)
 
 
 def frame(kind: int, content: bytes) -> bytes:

@@ -234,7 +234,9 @@ class FrontLink(asyncio.Protocol):
             if model is None:
                 raise Closed("another version took the model's place")
             reply.begin(model)
-            reply.item = model.begin(inputs, reply, timeout_s=timeout_s, priority=priority, times=reply.times)
+            reply.item = item = model.begin(inputs, reply, timeout_s=timeout_s, priority=priority, times=reply.times)
+            if item is not None:
+                item.left = reply.left
         except Exception as error:
             reply.set_exception(error)
 
@@ -277,12 +279,17 @@ class _Reply:
             data = frames.told_with(frames.ANSWER_HERE, about, answer)
         self._link.ended(self.number, data)
 
+    def left(self) -> None:
+        """Nobody looks at its slot any more, of which the front end was told that somebody did."""
+        self._link.write(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
+
     def set_exception(self, error: Exception, /) -> None:
         self._over = True
         if self._model is not None:
             self._model.statistics.request(time.perf_counter() - self.times.started, answered=False)
         told = failures.described(error)
-        about = {**told, "number": self.number, "times": [self.times.queue_s, self.times.compute_s]}
+        kept = self.item is not None and self.item.running
+        about = {**told, "number": self.number, "times": [self.times.queue_s, self.times.compute_s], "kept": kept}
         self._link.ended(self.number, frames.told(frames.FAILURE, about))
 
     def _fits(self, answer: Arrays) -> bool:

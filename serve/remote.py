@@ -194,6 +194,7 @@ class EngineLink(asyncio.Protocol):
     there: bool = False
     _frames: Frames = field(default_factory=Frames)
     _asked: dict[int, _Asked] = field(default_factory=dict)
+    _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     _transport: Any = None
 
     @property
@@ -212,6 +213,7 @@ class EngineLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.there = False
         asked, self._asked = self._asked, {}
+        self._kept.clear()  # nobody is left to look
         for request in asked.values():
             if not request.future.done():
                 request.future.set_exception(RequestError(f"the engine ended over this request; {AWAY}", 503))
@@ -300,6 +302,8 @@ class EngineLink(asyncio.Protocol):
                 request.future.set_result(arrays)
         elif kind == frames.FAILURE:
             self._fail(orjson.loads(content))
+        elif kind == frames.LEFT:
+            self._kept.pop(frames.NUMBER.unpack(content)[0], None)
         elif kind == frames.STATE:
             self.changed(self, orjson.loads(content))
         elif kind == frames.TELL:
@@ -307,6 +311,8 @@ class EngineLink(asyncio.Protocol):
 
     def _fail(self, held: dict[str, Any]) -> None:
         request = self._asked.pop(held["number"])
+        if held.get("kept"):  # its batch still looks at its slot
+            self._kept[held["number"]] = request.held
         if not request.future.done():
             if request.times is not None and held["times"] is not None:
                 request.times.queue_s, request.times.compute_s = held["times"]

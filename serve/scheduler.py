@@ -247,6 +247,8 @@ class Scheduler:
             if self._observer is not None:
                 self._observer.closed(choice.reason if len(items) == len(choice.items) else "shared")
             self._queue.leave(items)
+            for item in items:
+                item.running = True
             instance = self._free.pop()
             if self._quick.holds(items) and self._ran_here(instance, items):
                 self._free.append(instance)
@@ -301,7 +303,7 @@ class Scheduler:
 
     async def _run(self, instance: Post, items: list[Item]) -> None:
         """Run items as one batch; if it fails, in halves, until the item at fault stands alone."""
-        items = [item for item in items if not item.reply.done()]
+        items = _wanted(items)
         if not items:
             return
         started = time.perf_counter()
@@ -311,6 +313,7 @@ class Scheduler:
             raise
         except Exception as error:
             if len(items) == 1:
+                items[0].leave()
                 items[0].fail(error)
                 return
             middle = len(items) // 2
@@ -330,6 +333,7 @@ class Scheduler:
             waits = [started - item.entered for item in items]
             self._observer.batch(sum(item.rows for item in items), waits, compute_s)
         for item, result in zip(items, results, strict=True):
+            item.leave()
             if not item.reply.done():
                 if item.times is not None:
                     item.times.ran(started - item.entered, compute_s)
@@ -340,8 +344,8 @@ class Scheduler:
 
         Those that meet a second death run alone from then on, and one that was alone at it is what kills: it fails.
         """
-        items = [item for item in items if not item.reply.done()]
-        for item in items:
+        for item in _wanted(items):
+            item.running = False
             if not isinstance(error, InstanceLost):
                 if item.returned and len(items) == 1:
                     item.fail(error)
@@ -393,3 +397,11 @@ class Scheduler:
         stuck = (await asyncio.wait(released, timeout=_RELEASE_S))[1] if released else ()
         if stuck:
             log.warning("%d instances did not give back what they hold within %g s", len(stuck), _RELEASE_S)
+
+
+def _wanted(items: list[Item]) -> list[Item]:
+    """Those that somebody still waits for; the others are let go of."""
+    for item in items:
+        if item.reply.done():
+            item.leave()
+    return [item for item in items if not item.reply.done()]

@@ -231,6 +231,20 @@ def test_a_server_whose_slots_are_taken_says_so_and_answers_again(identity: Path
     assert server.raw(request("same", small, binary=True)).startswith(b"200\n")
 
 
+def test_a_slot_is_kept_as_long_as_its_batch_looks_at_it_though_its_request_has_expired(
+    slow_onnx: Path, start_server: StartServer
+) -> None:
+    server = start_server(slow_onnx, "--workers", "1", "--timeout-s", "0.2")
+    x = np.array([10_000], np.int64)
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: here\r\nContent-Length: {len(text) + 8}\r\n"
+    data = head.encode() + f"Inference-Header-Content-Length: {len(text)}\r\n\r\n".encode() + text + x.tobytes()
+    assert b"no answer within the timeout of 0.2 s" in server.raw(data)
+    assert server.metric("penstock_slots_taken") > 0
+    until(lambda: server.metric("penstock_slots_taken") == 0)
+
+
 @pytest.fixture(scope="module")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """same.onnx: rows of any length, as they came."""

@@ -47,6 +47,7 @@ FAULTS = {
     ),
     "a timeout frees the slot while its thread still runs": (
         "test_known_faults.py::test_a_timeout_does_not_free_an_instance_whose_thread_still_runs",
+        "test_family.py::test_a_slot_is_kept_as_long_as_its_batch_looks_at_it_though_its_request_has_expired",
     ),
     "the newest request is answered first": (
         "test_scheduler.py::test_a_batch_is_one_key_within_max_batch_and_first_in_first_out",
