@@ -15,9 +15,13 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead
 from penstock.serve import drift
+from penstock.serve.fronts import Fronts
 from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
+from penstock.serve.repository import Repository
 from penstock.serve.scheduler import Scheduler
+from penstock.serve.sharedmemory import Regions
+from penstock.serve.tracing import Tracer
 from tests.serve.test_gpus import FakeNvml
 
 if TYPE_CHECKING:
@@ -68,6 +72,8 @@ def test_the_page_on_observability_names_every_metric(server: Server, monkeypatc
     exposed = {line.split()[2] for line in server.ask("GET", "/metrics").body.decode().splitlines() if "# HELP" in line}
     exposed |= {metric.name for metric in asyncio.run(Gpus().families())}
     exposed |= {f"{metric.name}_total" for metric in Gate([]).families()}  # as it is written down
+    fronts = Fronts(Repository(), lambda _: None, Tracer(), Regions())
+    exposed |= {metric.name for metric in fronts.families()}
     shadowed = {metric.name: metric.type for metric in drift.families([])}
     exposed |= {f"{name}_total" if kind == "counter" else name for name, kind in shadowed.items()}
     assert {"penstock_requests_total", "nv_inference_count", "process_open_fds", "nv_gpu_power_usage"} <= exposed
