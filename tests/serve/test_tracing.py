@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,13 @@ class Traced:
     def traces(self, file: Path | None = None) -> list[Any]:
         return list(json.loads((file or self.file).read_text()))
 
+    def written(self, count: int) -> list[Any]:
+        """The traces, once there are so many: another process may write them, a moment after the answer."""
+        give_up = time.monotonic() + 5
+        while len(found := self.traces()) < count and time.monotonic() < give_up:
+            time.sleep(0.01)
+        return found
+
 
 @pytest.fixture(scope="module")
 def traced_server(
@@ -88,7 +96,7 @@ def test_one_request_in_so_many_is_written_with_its_stages_in_order(traced: Trac
     before = len(traced.traces())
     traced.client.update_trace_settings("", {"trace_rate": "2", "trace_level": ["TIMESTAMPS"]})
     traced.ask(6, "mine")
-    found = traced.traces()[before:]
+    found = traced.written(before + 6)[before:]
     assert len(found) == 6  # three traces of two entries
     for head, stages in zip(found[::2], found[1::2], strict=True):
         assert head == {"id": stages["id"], "model_name": NAME, "model_version": 1, "request_id": "mine"}
@@ -105,7 +113,7 @@ def test_so_many_traces_are_written_and_no_more(traced: Traced) -> None:
     before = len(traced.traces())
     traced.client.update_trace_settings("", {"trace_rate": "1", "trace_count": "2", "trace_level": ["TIMESTAMPS"]})
     traced.ask(5)
-    assert len(traced.traces()) == before + 4
+    assert len(traced.written(before + 4)) == before + 4
     assert traced.settings()["trace_count"] == "0"
 
 
