@@ -32,6 +32,8 @@ from penstock.serve.supervised import Control
 from penstock.trial import python_command
 
 log = logging.getLogger(__name__)
+BACKLOG = 2048
+"""Connections that may wait to be taken."""
 _TICK_S = 0.25
 # A process that has not answered for so long is dealt no connection; and after so long it is ended.
 _LATE_S, _STALLED_S = 1.0, 5.0
@@ -231,7 +233,7 @@ class Family:
             os.close(descriptor)
         if not self._announced and self.engine.ready and all(front.linked for front in self.fronts):
             self._announced = True
-            self._listener.listen(_BACKLOG)
+            self._listener.listen(BACKLOG)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ)
             self._shown(self.engine.told["problems"], self.engine.told["first"])
@@ -365,6 +367,3 @@ class Family:
 
 def _ended(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit status {code}"
-
-
-_BACKLOG = 2048

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from penstock.errors import PenstockError
 from penstock.serve.slots import rounded
-from penstock.serve.tensors import from_bytes, text_bytes
+from penstock.serve.tensors import array_bytes, from_bytes
 from penstock.signature import SERVED_DTYPES, Arrays, dtype_name
 
 _HEAD = struct.Struct("<IB")
@@ -133,10 +133,7 @@ def read(listed: Any) -> tuple[Place, ...]:
 
 def packed(arrays: Arrays) -> tuple[list[Any], list[Buffer]]:
     """Arrays as JSON says of them, and their bytes: what lies in no slot, text above all."""
-    parts: list[Buffer] = [
-        text_bytes(array) if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        for array in arrays.values()
-    ]
+    parts = [array_bytes(array) for array in arrays.values()]
     listed = [
         [name, dtype_name(array.dtype), array.shape, memoryview(part).nbytes]
         for (name, array), part in zip(arrays.items(), parts, strict=True)

@@ -60,7 +60,7 @@ class FrontEnd:
         self._workers: int = told["workers"]
         self._slots = Slots(told["slots_bytes"])
         self._metrics, self._access = Metrics(), Access(settings.access, Meters(told["meters"]))
-        self._watch = Watch(self._metrics)
+        self._watch: Watch
         self._regions = Regions(settings.bounds.shared_memory)
         self._mirror = Mirror(self._regions)
         self._running: DealtServer | None = None

@@ -22,7 +22,7 @@ from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner, rows_of
 from penstock.serve.batches import LAST, Item, Reply
-from penstock.serve.errors import RequestError
+from penstock.serve.contract import Contract
 from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
@@ -39,7 +39,6 @@ _DOT = bytes.fromhex(
     "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
 )
 
-_MOST_FORMS = 4096
 _ids = itertools.count(1)
 
 
@@ -90,7 +89,7 @@ class Model:
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in signature.inputs)
         self.forget = functools.partial(metrics.forget, name, version)
-        self._checked: set[tuple[Any, ...]] = set()
+        self._contract = Contract(signature)
         self._batched, self._least = signature.batch is not None, signature.min_batch
         # Rows of dynamic int8 share the scales of their batch: another client's would move the answer.
         self._alone = receipt is not None and bool(receipt.build.get("rows_share_scales"))
@@ -165,14 +164,7 @@ class Model:
 
     def _about(self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None) -> dict[str, Any]:
         """What the scheduler is told of a request."""
-        self._check(inputs)
-        rows = len(next(iter(inputs.values()))) if self._batched else 1
-        if times is not None:
-            times.rows = rows
-        if rows > self.scheduler.max_queue_rows:
-            raise RequestError(
-                f"the request has {rows} rows and the queue holds {self.scheduler.max_queue_rows}; send fewer"
-            )
+        rows = self._contract.rows(inputs, self.scheduler.max_queue_rows, times)
         kind = tuple(array.shape[1:] if self._batched else array.shape for array in inputs.values())
         return {
             "rows": rows,
@@ -182,15 +174,6 @@ class Model:
             "times": times,
             "kind": kind,
         }
-
-    def _check(self, inputs: Arrays) -> None:
-        """See that the inputs are the signature's; others of the same names, dtypes and shapes are then too."""
-        forms = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
-        if forms in self._checked:
-            return
-        self.signature.check(inputs, limit_batch=False)
-        if len(self._checked) < _MOST_FORMS:
-            self._checked.add(forms)
 
     @property
     def threads(self) -> int | None:

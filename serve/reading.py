@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from penstock.serve import compression, failures
 from penstock.serve.protocol import InferRequest, Wanted, decode
 from penstock.serve.reader import LENGTH, LENGTHS, Died, Found, read, write
-from penstock.serve.tensors import text_bytes
+from penstock.serve.tensors import array_bytes
 from penstock.signature import Signature, dtype_name, served
 
 # Whoever waits for other answers goes first.
@@ -61,11 +60,6 @@ Calls = Mapping[str, Callable[[memoryview, dict[str, Any]], Found]]
 CALLS: Calls = {"infer": _infer, "predict": _predict, "inflate": _inflate}
 
 
-def _laid(array: NDArray[np.generic]) -> Buffer:
-    """An array's bytes, in memory as they are where they lie in order."""
-    return text_bytes(array) if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
 def _serve(calls: Calls, requests: io.RawIOBase, answers: io.RawIOBase) -> None:
     """Answer one call after the other, until there are no more."""
     while True:
@@ -75,7 +69,7 @@ def _serve(calls: Calls, requests: io.RawIOBase, answers: io.RawIOBase) -> None:
         parts: list[Buffer] = []
         try:
             said, arrays = calls[name](body, told)
-            parts = [_laid(array) for array in arrays.values()]
+            parts = [array_bytes(array) for array in arrays.values()]
             places = [
                 (key, dtype_name(array.dtype), array.shape, memoryview(part).nbytes)
                 for (key, array), part in zip(arrays.items(), parts, strict=True)

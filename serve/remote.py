@@ -18,8 +18,8 @@ import orjson
 
 from penstock.errors import PenstockError
 from penstock.receipt import Receipt
-from penstock.runtimes import rows_of
 from penstock.serve import failures, frames
+from penstock.serve.contract import Contract
 from penstock.serve.errors import RequestError
 from penstock.serve.frames import Frames, Place
 from penstock.serve.layouts import Layouts
@@ -88,10 +88,9 @@ class RemoteModel:
         self.scheduler = RemoteScheduler(self.limits.max_queue_rows, self.limits.max_batch)
         self.layouts = Layouts()
         self.reads_text = any(tensor.dtype == "object" for tensor in self.signature.inputs)
-        self._batched = self.signature.batch is not None
         self._link = link
         self._forms: dict[Any, _Form] = {}
-        self._checked: set[Any] = set()
+        self._contract = Contract(self.signature)
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -111,9 +110,7 @@ class RemoteModel:
         Raises:
             As there; QueueFull: no slot is free; RequestError: 503, the engine is away, or ended meanwhile.
         """
-        rows = self._rows(inputs)
-        if times is not None:
-            times.rows = rows
+        rows = self._rows(inputs, times)
         wait = self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s)
         return await self._link.ask(self, inputs, rows, wait, priority, times)
 
@@ -145,32 +142,17 @@ class RemoteModel:
             found.append((tensor.name, tensor.dtype, tuple(int(size) for size in shape)))
         return found
 
-    def _rows(self, inputs: Arrays) -> int:
+    def _rows(self, inputs: Arrays, times: Times | None) -> int:
         """How many rows a request has. One that cannot be answered is refused, which the engine counts.
 
         Raises:
             SignatureMismatch: its inputs are not the signature's. RequestError: its rows are too many.
         """
         try:
-            self._check(inputs)
-            rows = rows_of(inputs) if self._batched else 1
-            if rows > self.limits.max_queue_rows:
-                raise RequestError(
-                    f"the request has {rows} rows and the queue holds {self.limits.max_queue_rows}; send fewer"
-                )
+            return self._contract.rows(inputs, self.limits.max_queue_rows, times)
         except PenstockError:
             self._link.tell(frames.frame(frames.REFUSED, frames.NUMBER.pack(self.id)))
             raise
-        return rows
-
-    def _check(self, inputs: Arrays) -> None:
-        """See that the inputs are the signature's; others of the same names, dtypes and shapes are then too."""
-        forms = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
-        if forms in self._checked:
-            return
-        self.signature.check(inputs, limit_batch=False)
-        if len(self._checked) < _MOST_FORMS:
-            self._checked.add(forms)
 
 
 _numbers = itertools.count(1)

@@ -24,7 +24,7 @@ from penstock.serve.access import Access
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import Connections
 from penstock.serve.drain import Calls, DrainingServer, end_process
-from penstock.serve.family import Family
+from penstock.serve.family import BACKLOG, Family
 from penstock.serve.guard import Guard
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Model
@@ -36,7 +36,6 @@ from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
-BACKLOG = 2048
 _FEW_CORES, _MOST_WORKERS = 4, 8
 
 

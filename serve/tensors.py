@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401 (with it numpy knows bfloat16)
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
 from penstock.signature import SERVED_DTYPES
@@ -76,6 +77,11 @@ def _texts(name: str, data: memoryview, shape: tuple[int, ...]) -> NDArray[np.ge
 def text_bytes(array: NDArray[np.generic]) -> bytes:
     """An array of bytes objects as elements of BYTES."""
     return b"".join(struct.pack("<I", len(text)) + text for text in array.reshape(-1).tolist())
+
+
+def array_bytes(array: NDArray[np.generic]) -> Buffer:
+    """An array's bytes as `from_bytes` takes them: in memory as they are, where they lie in order and are no text."""
+    return text_bytes(array) if array.dtype == object else np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def from_json(field: str, data: Any, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[np.generic]:
