@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.serve import deadlines
 from penstock.serve.times import Times
 
 
@@ -21,49 +21,62 @@ class Reply(Protocol):
     def set_exception(self, exception: Exception, /) -> None: ...
 
 
-@dataclass(eq=False)
 class Item:
     """One caller's rows. Items with different keys never share a batch; those of one `kind` take alike long.
 
     `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
     `reply` is told how it ended, and says when nobody wants to know any more. It may expire while it is `running`: then
-    `left` is told once its batch has let go of it, which the thread of one that hangs never does.
+    what `reply` has as `left` is told once its batch has let go of it, which the thread of one that hangs never does.
+    `deadline` is its entry among those of the scheduler, if it has one, and `timeout_s` what it was then given.
     """
 
-    payload: Any
-    rows: int
-    key: Hashable
-    priority: int
-    arrived: float
-    urgent: bool
-    reply: Reply
-    number: int
-    times: Times | None = None
-    kind: Hashable = None
-    returned: bool = False
-    queued: bool = False
-    running: bool = False
-    left: Callable[[], None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    entered: float = field(default_factory=time.perf_counter)
+    __slots__ = (
+        *("arrived", "deadline", "entered", "key", "kind", "number", "payload", "priority", "queued", "reply"),
+        *("returned", "rows", "running", "times", "timeout_s", "urgent"),
+    )
+
+    def __init__(
+        self,
+        payload: Any,
+        rows: int,
+        key: Hashable,
+        priority: int,
+        arrived: float,
+        urgent: bool,
+        reply: Reply,
+        number: int,
+        times: Times | None = None,
+        kind: Hashable = None,
+    ) -> None:
+        self.payload, self.rows, self.key, self.kind = payload, rows, key, kind
+        self.priority, self.number = priority, number
+        self.arrived, self.urgent, self.entered = arrived, urgent, time.perf_counter()
+        self.reply, self.times = reply, times
+        self.deadline: list[Any] | None = None
+        self.timeout_s = 0.0
+        self.returned = self.queued = self.running = False
 
     def leave(self) -> None:
         """Told that its batch is over."""
         self.running = False
-        if self.left is not None and self.reply.done():
-            self.left()
+        if self.reply.done() and (left := getattr(self.reply, "left", None)) is not None:
+            left()
+
+    def withdraw(self) -> None:
+        """Nobody is to be told anything of it any more."""
+        if self.deadline is not None:
+            deadlines.over(self.deadline)
 
     def succeed(self, result: Any) -> None:
         """Tell whoever waits what the answer is."""
-        if self.timer is not None:
-            self.timer.cancel()
+        if self.deadline is not None:
+            deadlines.over(self.deadline)
         self.reply.set_result(result)
 
     def fail(self, error: Exception) -> None:
         """Tell whoever waits that there is no answer, if anybody still does."""
         if not self.reply.done():
-            if self.timer is not None:
-                self.timer.cancel()
+            self.withdraw()
             self.reply.set_exception(error)
 
 
@@ -98,8 +111,8 @@ def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float
         max_delay_s: how long an item that is not urgent may wait for company.
     """
     postponed: list[float] = []
-    for key in dict.fromkeys(item.key for item in queue):
-        items, full = _gather([item for item in queue if item.key == key], max_batch)
+    for key in _keys(queue):
+        items, full = _gather((item for item in queue if item.key == key), max_batch)
         due = min(item.arrived for item in items) + max_delay_s
         urgent = any(item.urgent for item in items)
         if full or urgent or now >= due:
@@ -112,14 +125,27 @@ def choose(queue: Sequence[Item], max_batch: int, now: float, max_delay_s: float
     return Choice(look_again=min(postponed, default=None))
 
 
-def _gather(items: list[Item], max_batch: int) -> tuple[list[Item], bool]:
+def _keys(queue: Sequence[Item]) -> Iterator[Hashable]:
+    """The keys in the queue; no more of a long one is looked at than is asked for."""
+    seen: set[Hashable] = set()
+    for item in queue:
+        if item.key not in seen:
+            seen.add(item.key)
+            yield item.key
+
+
+def _gather(items: Iterable[Item], max_batch: int) -> tuple[list[Item], bool]:
     """The items that fit one batch, in order, and whether it is full: nobody overtakes one that did not fit."""
+    found: list[Item] = []
     rows = 0
-    for index, item in enumerate(items):
+    for item in items:
         rows += item.rows
-        if rows > max_batch and index:
-            return items[:index], True
-    return items, rows >= max_batch
+        if rows > max_batch and found:
+            return found, True
+        found.append(item)
+        if rows >= max_batch:
+            return found, True
+    return found, False
 
 
 def share(items: Sequence[Item], instances: int) -> list[Item]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from penstock.errors import PenstockError
+from penstock.laid import Place
 from penstock.serve.slots import rounded
 from penstock.serve.tensors import array_bytes, from_bytes
 from penstock.signature import SERVED_DTYPES, Arrays, dtype_name
@@ -32,12 +32,12 @@ NOWHERE = 2**64 - 1
 """In the place of room for an answer, where there is none."""
 MOST_FRAME = 2**30
 
-# From a front end: a form; a request of a form; one of none; one is given up; what it counted; a model's request that
-# was refused there; a trace; an answer that a shadow may be asked about.
-FORM, ASK, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
-# From an engine: what it serves; an answer in its room; one that is all here; a failure; what was counted?
+# From a front end: a form; requests of forms; one of none; one is given up; what it counted; a model's request that was
+# refused there; a trace; an answer that a shadow may be asked about.
+FORM, ASKS, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
+# From an engine: what it serves; answers in their room; one that is all here; a failure; what was counted?
 # One that failed before its batch let go of its slot is left now.
-STATE, ANSWER, ANSWER_HERE, FAILURE, TELL, LEFT = range(16, 22)
+STATE, ANSWERS, ANSWER_HERE, FAILURE, TELL, LEFT = range(16, 22)
 
 
 def frame(kind: int, content: bytes) -> bytes:
@@ -72,30 +72,6 @@ class Frames:
             yield kind, data[at + head : end]
             at = end
         self._left = data[at:]
-
-
-@dataclass(frozen=True)
-class Place:
-    """An array within a slot: its name, dtype and shape, and where it begins, in bytes."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def end(self) -> int:
-        size: int = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-        return self.start + size
-
-    def at(self, memory: Any, slot: int) -> NDArray[np.generic]:
-        """The array, in the slot that begins there: a view.
-
-        Raises:
-            TypeError: it does not lie within the memory.
-        """
-        found: NDArray[np.generic] = np.ndarray(self.shape, self.dtype, memory, slot + self.start)
-        return found
 
 
 def places(arrays: list[tuple[str, str, tuple[int, ...]]]) -> tuple[tuple[Place, ...], int]:

@@ -12,11 +12,13 @@ from typing import Any
 import orjson
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from penstock import laid
+from penstock.laid import GIVEN, Laid
 from penstock.serve import control, failures, frames
 from penstock.serve.batches import Item
 from penstock.serve.errors import RequestError
-from penstock.serve.frames import Frames, Place
-from penstock.serve.model import Model
+from penstock.serve.frames import Frames
+from penstock.serve.model import Model, Terms
 from penstock.serve.outcomes import Closed
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
@@ -30,11 +32,13 @@ ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 _HEARD_S = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Form:
+    """What requests of a kind have in common: the model, where their arrays lie, and once one has come, its terms."""
+
     model: int
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
+    arrays: laid.Form
+    terms: Terms | None = None
 
 
 class Fronts:
@@ -138,7 +142,9 @@ class FrontLink(asyncio.Protocol):
         self._asked: dict[int, _Reply] = {}
         self._transport: Any = None
         self._told: list[asyncio.Future[None]] = []
+        # Of this turn of the event loop: answers, as many as there are in one frame, and other frames.
         self._answers: list[bytes] = []
+        self._others: list[bytes] = []
         self.slots: tuple[int, int] = 0, 0
 
     def connection_made(self, transport: Any) -> None:
@@ -156,8 +162,9 @@ class FrontLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for kind, content in self._frames.feed(data):
-            if kind == frames.ASK:
-                self._ask(*frames.ASKED.unpack(content))
+            if kind == frames.ASKS:
+                for asked in frames.ASKED.iter_unpack(content):
+                    self._ask(*asked)
             elif kind == frames.GIVE_UP:
                 reply = self._asked.get(*frames.NUMBER.unpack(content))
                 if reply is not None:
@@ -194,30 +201,52 @@ class FrontLink(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    def ended(self, number: int, data: bytes) -> None:
-        """A request has its answer, which is sent with those of the same turn of the event loop."""
-        del self._asked[number]
-        if not self._answers:
-            asyncio.get_running_loop().call_soon(self._send_answers)
-        self._answers.append(data)
+    def answered(self, reply: _Reply) -> None:
+        """A request's answer is laid where it was wanted."""
+        self._soon()
+        self._answers.append(frames.ANSWERED.pack(reply.number, reply.queue_s, reply.compute_s))
+        del self._asked[reply.number]
 
-    def _send_answers(self) -> None:
-        answers, self._answers = self._answers, []
-        self.write(b"".join(answers))
+    def ended(self, number: int, data: bytes) -> None:
+        """A request has ended otherwise, as a frame says."""
+        self._soon()
+        self._others.append(data)
+        del self._asked[number]
+
+    def _soon(self) -> None:
+        """What has ended is told with all else of the same turn of the event loop."""
+        if not self._answers and not self._others:
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        answers, others = self._answers, self._others
+        self._answers, self._others = [], []
+        if answers:
+            others.append(frames.frame(frames.ANSWERS, b"".join(answers)))
+        self.write(b"".join(others))
 
     def _note_form(self, told: dict[str, Any]) -> None:
-        form = _Form(told["model"], frames.read(told["inputs"]), frames.read(told["outputs"]))
-        self._forms[told["form"]] = form
+        arrays = laid.Form(self.memory, frames.read(told["inputs"]), frames.read(told["outputs"]))
+        self._forms[told["form"]] = _Form(told["model"], arrays)
 
     def _ask(self, number: int, form_number: int, begin: int, room: int, timeout_s: float, priority: int) -> None:
         form = self._forms[form_number]
-        reply = _Reply(self, number, form.outputs if room != frames.NOWHERE else (), room)
-        inputs = {place.name: place.at(self.memory, begin) for place in form.inputs}
-        self._begin(reply, form.model, inputs, timeout_s, priority)
+        reply = self._asked[number] = _Reply(self, number, self._fronts.models.get(form.model))
+        try:
+            inputs = laid.Laid(form.arrays, begin, None if room == frames.NOWHERE else room)
+            if form.terms is None:
+                form.terms = reply.wanted.terms(inputs)
+            reply.begin(inputs, form.terms, timeout_s, priority)
+        except Exception as error:
+            reply.set_exception(error)
 
     def _ask_alone(self, content: bytes) -> None:
         told, inputs = frames.read_with(content)
-        self._begin(_Reply(self, told["number"], (), 0), told["model"], inputs, told["timeout_s"], told["priority"])
+        reply = self._asked[told["number"]] = _Reply(self, told["number"], self._fronts.models.get(told["model"]))
+        try:
+            reply.begin(inputs, reply.wanted.terms(inputs), told["timeout_s"], told["priority"])
+        except Exception as error:
+            reply.set_exception(error)
 
     def _shadow(self, content: bytes) -> None:
         told, arrays = frames.read_with(content)
@@ -227,35 +256,50 @@ class FrontLink(asyncio.Protocol):
             inputs, outputs = dict(named[: told["inputs"]]), dict(named[told["inputs"] :])
             shadows.give(told["shadow"], model, told["id"], inputs, outputs)
 
-    def _begin(self, reply: _Reply, model_id: int, inputs: Arrays, timeout_s: float, priority: int) -> None:
-        self._asked[reply.number] = reply
-        model = self._fronts.models.get(model_id)
-        try:
-            if model is None:
-                raise Closed("another version took the model's place")
-            reply.begin(model)
-            reply.item = item = model.begin(inputs, reply, timeout_s=timeout_s, priority=priority, times=reply.times)
-            if item is not None:
-                item.left = reply.left
-        except Exception as error:
-            reply.set_exception(error)
 
+class _Reply(Times):
+    """Tells a front end how a request of it ended; a `Reply` of the scheduler's, and its times.
 
-class _Reply:
-    """Tells a front end how a request of it ended; a `Reply` of the scheduler's."""
+    Args:
+        link: the way to the front end.
+        number: of the request, there.
+        model: that it is for; None if it is gone.
+    """
 
-    __slots__ = ("_link", "_model", "_outputs", "_over", "_room", "item", "number", "times")
-
-    def __init__(self, link: FrontLink, number: int, outputs: tuple[Place, ...], room: int) -> None:
-        self._link, self.number, self._outputs, self._room = link, number, outputs, room
-        self.times, self.item, self._over = Times(), None, False
-        self._model: Model | None = None
+    __slots__ = ("_inputs", "_link", "_model", "_over", "item", "number")
 
     item: Item | None
+    _inputs: Laid | None
 
-    def begin(self, model: Model) -> None:
-        """Told which model it is for."""
-        self._model = model
+    def __init__(self, link: FrontLink, number: int, model: Model | None) -> None:
+        self._link, self.number, self._model = link, number, model
+        self._inputs, self.item, self._over = None, None, False
+        self.started = time.perf_counter()
+        self.queue_s = self.compute_s = 0.0
+
+    @property
+    def wanted(self) -> Model:
+        """The model.
+
+        Raises:
+            Closed: it is gone.
+        """
+        if self._model is None:
+            raise Closed("another version took the model's place")
+        return self._model
+
+    def begin(self, inputs: Arrays, terms: Terms, timeout_s: float, priority: int) -> None:
+        """Have the model asked.
+
+        Raises:
+            As `Model.begin`.
+        """
+        if type(inputs) is Laid:
+            self._inputs = inputs
+        self.item = self.wanted.begin(inputs, terms, self, timeout_s=timeout_s, priority=priority, times=self)
+
+    def ran(self, queue_s: float, compute_s: float) -> None:
+        self.queue_s, self.compute_s = max(self.queue_s, queue_s), max(self.compute_s, compute_s)
 
     def done(self) -> bool:
         return self._over
@@ -267,34 +311,24 @@ class _Reply:
             self.set_exception(RequestError("nobody waits for it", 499))
 
     def set_result(self, answer: dict[str, Any], /) -> None:
-        self._over = True
-        times, model = self.times, self._model
-        assert model is not None
-        model.statistics.request(time.perf_counter() - times.started, answered=True)
-        if self._fits(answer):
-            frames.fill(self._link.memory, self._room, self._outputs, answer)
-            data = frames.frame(frames.ANSWER, frames.ANSWERED.pack(self.number, times.queue_s, times.compute_s))
+        self._over, self.item = True, None
+        assert self._model is not None
+        self._model.statistics.request(time.perf_counter() - self.started, answered=True)
+        if answer is GIVEN or (self._inputs is not None and self._inputs.given(answer)):
+            self._link.answered(self)
         else:
-            about = {"number": self.number, "queue_s": times.queue_s, "compute_s": times.compute_s}
-            data = frames.told_with(frames.ANSWER_HERE, about, answer)
-        self._link.ended(self.number, data)
+            about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
+            self._link.ended(self.number, frames.told_with(frames.ANSWER_HERE, about, answer))
 
     def left(self) -> None:
         """Nobody looks at its slot any more, of which the front end was told that somebody did."""
         self._link.write(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
 
     def set_exception(self, error: Exception, /) -> None:
-        self._over = True
+        item, self.item, self._over = self.item, None, True
         if self._model is not None:
-            self._model.statistics.request(time.perf_counter() - self.times.started, answered=False)
+            self._model.statistics.request(time.perf_counter() - self.started, answered=False)
         told = failures.described(error)
-        kept = self.item is not None and self.item.running
-        about = {**told, "number": self.number, "times": [self.times.queue_s, self.times.compute_s], "kept": kept}
+        kept = item is not None and item.running
+        about = {**told, "number": self.number, "times": [self.queue_s, self.compute_s], "kept": kept}
         self._link.ended(self.number, frames.told(frames.FAILURE, about))
-
-    def _fits(self, answer: Arrays) -> bool:
-        """Whether the answer is of the form that there is room for."""
-        return bool(self._outputs) and all(
-            answer[place.name].shape == place.shape and answer[place.name].dtype == place.dtype
-            for place in self._outputs
-        )

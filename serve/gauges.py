@@ -22,12 +22,14 @@ def families(models: Iterable[Model]) -> Iterator[Metric]:
     restarts = CounterMetricFamily(
         "penstock_instance_restarts", "Instances that died or hung, and were replaced.", labels=labels
     )
+    waiting = GaugeMetricFamily("penstock_pending_rows", "Rows that wait for a batch.", labels=labels)
     sizes = GaugeMetricFamily("penstock_model_file_bytes", "A model's files on disk, in bytes.", labels=labels)
     for model in models:
         key = model.name, str(model.version)
         for state, count in model.scheduler.states.items():
             instances.add_metric((*key, state), count)
         restarts.add_metric(key, model.scheduler.restarts)
+        waiting.add_metric(key, model.scheduler.pending_rows)
         sizes.add_metric(key, model.file_bytes)
-    yield from (instances, restarts, sizes)
+    yield from (instances, restarts, waiting, sizes)
     yield from _PROCESS.collect()

@@ -165,7 +165,6 @@ class Metrics:
         queue = HistogramMetricFamily("penstock_queue_seconds", "From queue to batch.", labels=labels)
         compute = HistogramMetricFamily("penstock_compute_seconds", "One batch in its runner.", labels=labels)
         rows = HistogramMetricFamily("penstock_batch_rows", "Rows of a batch.", labels=labels)
-        waiting = GaugeMetricFamily("penstock_pending_rows", "Rows that wait for a batch.", labels=labels)
         closed = CounterMetricFamily(
             "penstock_batches_closed", "Batches, by why they were closed.", labels=(*labels, "reason")
         )
@@ -173,10 +172,9 @@ class Metrics:
             figures.queue.add_to(queue, key)
             figures.compute.add_to(compute, key)
             figures.rows.add_to(rows, key)
-            waiting.add_metric(key, figures.waiting)
             for reason, count in figures.reasons.items():
                 closed.add_metric((*key, reason), count)
-        yield from (queue, compute, rows, waiting, closed)
+        yield from (queue, compute, rows, closed)
 
 
 class ModelMetrics:
@@ -185,7 +183,6 @@ class ModelMetrics:
     def __init__(self) -> None:
         self.queue, self.compute = Distribution(_SECONDS), Distribution(_SECONDS)
         self.rows = Distribution(_ROWS)
-        self.waiting = 0
         self.reasons = dict.fromkeys(REASONS, 0)
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
@@ -193,9 +190,6 @@ class ModelMetrics:
         self.compute.observe(compute_s)
         for wait in waits_s:
             self.queue.observe(wait)
-
-    def pending(self, rows: int) -> None:
-        self.waiting = rows
 
     def closed(self, reason: str) -> None:
         self.reasons[reason] += 1

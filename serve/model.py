@@ -7,7 +7,7 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,9 @@ _DOT = bytes.fromhex(
 )
 
 _ids = itertools.count(1)
+
+Terms = tuple[int, Hashable]
+"""Rows, and their kind."""
 
 
 @dataclass(frozen=True)
@@ -147,33 +150,58 @@ class Model:
         submits = [self.scheduler.submit(part, **{**about, "rows": rows_of(part)}) for part in parts]
         return take(join(await _all(submits)), slice(rows))
 
+    def terms(self, inputs: Arrays, times: Times | None = None) -> Terms:
+        """What the scheduler is told of all requests whose inputs are of the same names, dtypes and shapes.
+
+        Raises:
+            SignatureMismatch: the inputs are not the signature's. RequestError: they have more rows than the queue.
+        """
+        rows = self._contract.rows(inputs, self.scheduler.max_queue_rows, times)
+        return rows, tuple(array.shape[1:] if self._batched else array.shape for array in inputs.values())
+
     def begin(
-        self, inputs: Arrays, reply: Reply, *, timeout_s: float | None, priority: int, times: Times
+        self, inputs: Arrays, terms: Terms, reply: Reply, *, timeout_s: float, priority: int, times: Times
     ) -> Item | None:
         """As `infer`, whose end `reply` is told; the item in the queue, where it fits one batch.
+
+        Args:
+            inputs: as there.
+            terms: of them.
+            reply: see `Scheduler.enter`.
 
         Raises:
             As `infer`, but for what is met later.
         """
-        about = self._about(inputs, timeout_s, priority, times)
-        if about["rows"] <= self.scheduler.max_batch:
-            return self.scheduler.enter(inputs, reply, **about)
+        rows, kind = terms
+        if rows <= self.scheduler.max_batch:
+            return self.scheduler.enter(
+                inputs,
+                reply,
+                rows=rows,
+                key=self._key(kind),
+                timeout_s=min(timeout_s, self.limits.timeout_s),
+                priority=priority,
+                times=times,
+                kind=kind,
+            )
         task = asyncio.ensure_future(self._infer(inputs, timeout_s, priority, times))
         task.add_done_callback(functools.partial(_tell, reply))
         return None
 
     def _about(self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None) -> dict[str, Any]:
         """What the scheduler is told of a request."""
-        rows = self._contract.rows(inputs, self.scheduler.max_queue_rows, times)
-        kind = tuple(array.shape[1:] if self._batched else array.shape for array in inputs.values())
+        rows, kind = self.terms(inputs, times)
         return {
             "rows": rows,
-            "key": object() if self._alone or not self._batched else kind,
+            "key": self._key(kind),
             "timeout_s": self.limits.timeout_s if timeout_s is None else min(timeout_s, self.limits.timeout_s),
             "priority": priority,
             "times": times,
             "kind": kind,
         }
+
+    def _key(self, kind: Hashable) -> Hashable:
+        return object() if self._alone or not self._batched else kind
 
     @property
     def threads(self) -> int | None:

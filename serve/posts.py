@@ -25,7 +25,9 @@ class Post:
 
     def __init__(self, function: BatchFunction) -> None:
         self.function = function
+        # When its call under way began, of `time.monotonic`, and when the last one did, of `time.perf_counter`.
         self.busy_since: float | None = None
+        self.began = 0.0
         self._thread = CallThread("penstock-instance")
 
     def says(self, name: str, otherwise: bool) -> bool:
@@ -40,29 +42,33 @@ class Post:
             raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
         return results, time.perf_counter() - started
 
-    async def run(self, items: Sequence[Item], limit_s: float | None) -> tuple[list[Any], float]:
-        """The same in its own thread.
+    def begin(self, items: Sequence[Item], limit_s: float | None) -> asyncio.Future[Any]:
+        """The same in its own thread, begun now.
 
         Raises:
-            Hung: it takes longer than the limit. The function is ended if it can be, and left to its thread.
+            Hung: from what is awaited: it takes longer than the limit. The function is ended if it can be, and left to
+                its thread.
         """
         call = self._thread.call(self.run_here, items)
-        self.busy_since = time.monotonic()
-        try:
-            if limit_s is None:
-                return await call  # type: ignore[no-any-return]
-            done, _ = await asyncio.wait([call], timeout=limit_s)
-        finally:
-            self.busy_since = None
-        if done:
-            return call.result()  # type: ignore[no-any-return]
+        self.busy_since, self.began = time.monotonic(), time.perf_counter()
+        call.add_done_callback(self._note_end)
+        if limit_s is not None:
+            timer = asyncio.get_running_loop().call_later(limit_s, self._hang, call, limit_s)
+            call.add_done_callback(lambda _: timer.cancel())
+        return call
+
+    def _note_end(self, call: asyncio.Future[Any]) -> None:
+        self.busy_since = None
+
+    def _hang(self, call: asyncio.Future[Any], limit_s: float) -> None:
+        if call.done():
+            return
         if (kill := getattr(self.function, "kill", None)) is not None:
             kill()
-        call.add_done_callback(lambda late: late.cancelled() or late.exception())  # which nobody waits for any more
         self._thread.call(_close, self.function)  # should the call come back after all
         self._thread.abandon()
         self.function, self._thread = _nothing, CallThread("penstock-instance")
-        raise Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)")
+        call.set_exception(Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)"))
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until what the function still prepares in the background is done; False if that takes longer."""

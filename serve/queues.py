@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 from penstock.serve.batches import LAST, Item, order
 from penstock.serve.curves import Curve
@@ -17,14 +17,13 @@ class Queue:
     Args:
         max_rows: rows that may wait; more are refused.
         max_batch: rows of one batch at most.
-        changed: told how many rows wait, each time that it changes; None where nobody wants to know.
     """
 
-    def __init__(self, max_rows: int, max_batch: int, changed: Callable[[int], None] | None = None) -> None:
+    def __init__(self, max_rows: int, max_batch: int) -> None:
         self.items: list[Item] = []
         self.rows = 0
         self.max_rows = max_rows
-        self._max_batch, self._changed = max_batch, changed
+        self._max_batch = max_batch
 
     def admit(self, rows: int, taken: int) -> None:
         """Make room for rows, where those who give way leave enough.
@@ -47,19 +46,19 @@ class Queue:
 
     def enter(self, item: Item) -> None:
         item.queued = True
-        if not self.items or order(item) >= order(self.items[-1]):
+        self.rows += item.rows
+        if not self.items or ((last := self.items[-1]).priority <= item.priority and last.number < item.number):
             self.items.append(item)  # as nearly all do
         else:
             bisect.insort(self.items, item, key=order)
-        self._count(item.rows)
 
     def leave(self, items: Sequence[Item]) -> None:
         """Take out several that wait."""
         if all(item is held for item, held in zip(items, self.items, strict=False)):
             for item in items:
                 item.queued = False
+                self.rows -= item.rows
             del self.items[: len(items)]  # as nearly all do
-            self._count(-sum(item.rows for item in items))
             return
         for item in items:
             self.discard(item)
@@ -70,7 +69,7 @@ class Queue:
             return
         item.queued = False
         del self.items[bisect.bisect_left(self.items, order(item), key=order)]
-        self._count(-item.rows)
+        self.rows -= item.rows
 
     def meet(self, item: Item, timeout_s: float, curve: Curve, instances: int) -> None:
         """Refuse an item that could not be answered in time, however well everything goes.
@@ -99,8 +98,3 @@ class Queue:
             batches = count // self._max_batch if key == item.key else -(-count // self._max_batch)
             total_s += batches * curve.at_least(kind, min(count, self._max_batch), item.arrived)
         return total_s
-
-    def _count(self, rows: int) -> None:
-        self.rows += rows
-        if self._changed is not None:
-            self._changed(self.rows)

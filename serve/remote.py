@@ -17,11 +17,12 @@ import numpy as np
 import orjson
 
 from penstock.errors import PenstockError
+from penstock.laid import Place
 from penstock.receipt import Receipt
 from penstock.serve import failures, frames
 from penstock.serve.contract import Contract
 from penstock.serve.errors import RequestError
-from penstock.serve.frames import Frames, Place
+from penstock.serve.frames import Frames
 from penstock.serve.layouts import Layouts
 from penstock.serve.outcomes import QueueFull
 from penstock.serve.slots import Slots
@@ -177,6 +178,8 @@ class EngineLink(asyncio.Protocol):
     _frames: Frames = field(default_factory=Frames)
     _asked: dict[int, _Asked] = field(default_factory=dict)
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    # Of this turn of the event loop.
+    _asks: list[bytes] = field(default_factory=list)
     _transport: Any = None
 
     @property
@@ -185,9 +188,15 @@ class EngineLink(asyncio.Protocol):
         return len(self._asked)
 
     def tell(self, data: bytes) -> None:
-        """Say something to the engine, if it is there."""
+        """Say something to the engine, if it is there, after what it is asked by now."""
         if self.there:
+            self._send_asks()
             self._transport.write(data)
+
+    def _send_asks(self) -> None:
+        asks, self._asks = self._asks, []
+        if asks and self.there:
+            self._transport.write(frames.frame(frames.ASKS, b"".join(asks)))
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self.there = transport, True
@@ -237,16 +246,16 @@ class EngineLink(asyncio.Protocol):
             form, new = model.form(inputs, starts, rows)
         if form is None:
             about = {"number": number, "model": model.id, "timeout_s": timeout_s, "priority": priority}
-            self._transport.write(frames.told_with(frames.ASK_ALONE, about, inputs))
+            self.tell(frames.told_with(frames.ASK_ALONE, about, inputs))
             return
         if new:
-            self._transport.write(frames.told(frames.FORM, _described(form, model, inputs, starts)))
+            self.tell(frames.told(frames.FORM, _described(form, model, inputs, starts)))
         room = self.slots.take(form.room) if form.room else None
         at = frames.NOWHERE if room is None else self.slots.place(np.frombuffer(room, np.uint8))
         request.held, request.outputs, request.room = (inputs, room), form.outputs, room
-        self._transport.write(
-            frames.frame(frames.ASK, frames.ASKED.pack(number, form.number, begin, at, timeout_s, priority))
-        )
+        if not self._asks:
+            asyncio.get_running_loop().call_soon(self._send_asks)
+        self._asks.append(frames.ASKED.pack(number, form.number, begin, at, timeout_s, priority))
 
     def _laid(self, inputs: Arrays) -> tuple[Arrays, int, tuple[int, ...]]:
         """The inputs where both processes see them: themselves, or copies; where they begin; and each behind that.
@@ -268,13 +277,13 @@ class EngineLink(asyncio.Protocol):
         return inputs, begin, tuple(start - begin for start in starts)
 
     def _receive(self, kind: int, content: bytes) -> None:
-        if kind == frames.ANSWER:
-            number, queue_s, compute_s = frames.ANSWERED.unpack(content)
-            request = self._asked.pop(number)
-            if not request.future.done():
-                if request.times is not None:
-                    request.times.ran(queue_s, compute_s)
-                request.future.set_result({place.name: place.at(request.room, 0) for place in request.outputs})
+        if kind == frames.ANSWERS:
+            for number, queue_s, compute_s in frames.ANSWERED.iter_unpack(content):
+                request = self._asked.pop(number)
+                if not request.future.done():
+                    if request.times is not None:
+                        request.times.ran(queue_s, compute_s)
+                    request.future.set_result({place.name: place.at(request.room, 0) for place in request.outputs})
         elif kind == frames.ANSWER_HERE:
             held, arrays = frames.read_with(content)
             request = self._asked.pop(held["number"])
@@ -289,7 +298,7 @@ class EngineLink(asyncio.Protocol):
         elif kind == frames.STATE:
             self.changed(self, orjson.loads(content))
         elif kind == frames.TELL:
-            self._transport.write(frames.told(frames.FIGURES, self.figures()))
+            self.tell(frames.told(frames.FIGURES, self.figures()))
 
     def _fail(self, held: dict[str, Any]) -> None:
         request = self._asked.pop(held["number"])

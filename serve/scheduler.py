@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from penstock.runtimes import InstanceDead, InstanceLost
 from penstock.serve.batches import LAST, Item, Reply, choose, share
 from penstock.serve.curves import Curve
+from penstock.serve.deadlines import Deadlines
 from penstock.serve.outcomes import Closed, Expired, Hung
 from penstock.serve.posts import BatchFunction, Post
 from penstock.serve.queues import Queue
@@ -36,8 +37,6 @@ class Observer(Protocol):
     """Told what the scheduler does; every call comes on the event loop."""
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None: ...
-
-    def pending(self, rows: int) -> None: ...
 
     def closed(self, reason: str) -> None: ...
 
@@ -79,7 +78,7 @@ class Scheduler:
         self._observer = observer
         self._instances = [Post(make()) for _ in range(instances)]
         self._free = list(self._instances)
-        self._queue = Queue(max_queue_rows, max_batch, None if observer is None else observer.pending)
+        self._queue = Queue(max_queue_rows, max_batch)
         self._dead = 0
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,6 +86,7 @@ class Scheduler:
         self._looking: asyncio.TimerHandle | None = None
         self._called = False
         self._quick, self._curve = Quick(), Curve()
+        self._deadlines = Deadlines(self._expire)
         self._closed = False
 
     @property
@@ -202,27 +202,25 @@ class Scheduler:
         self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
         if priority >= LAST:
             key, kind = object(), None
-        loop = asyncio.get_running_loop()
-        now, urgent, number = loop.time(), bool(self._free), next(self._numbers)
+        now, urgent, number = asyncio.get_running_loop().time(), bool(self._free), next(self._numbers)
         item = Item(payload, rows, key, priority, now, urgent, reply, number, times, kind)
         if timeout_s is not None:
             self._queue.meet(item, timeout_s, self._curve, len(self._instances))
-            item.timer = loop.call_at(now + timeout_s, self._expire, item, timeout_s)
+            item.deadline, item.timeout_s = self._deadlines.add(now + timeout_s, number, item), timeout_s
         self._queue.enter(item)
         self._soon()
         return item
 
     def withdraw(self, item: Item) -> None:
         """Take an item out that nobody waits for any more; one that is computed by now is not stopped."""
-        if item.timer is not None:
-            item.timer.cancel()
+        item.withdraw()
         self._queue.discard(item)
 
-    def _expire(self, item: Item, timeout_s: float) -> None:
+    def _expire(self, item: Item) -> None:
         if item.times is not None:
             item.times.late(time.perf_counter() - item.entered, queued=item.queued)
         self._queue.discard(item)
-        item.fail(Expired(f"no answer within the timeout of {timeout_s:g} s"))
+        item.fail(Expired(f"no answer within the timeout of {item.timeout_s:g} s"))
 
     def _soon(self) -> None:
         """Dispatch once the event loop has taken in what has come by now: it may fill one batch."""
@@ -254,7 +252,7 @@ class Scheduler:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
                 return
-            self._keep(self._work(instance, items))
+            self._keep(self._work(instance, items, instance.begin(items, self._run_limit_s)))
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done, which closing waits for."""
@@ -274,9 +272,9 @@ class Scheduler:
         self._quick.held_up(items, compute_s)
         return True
 
-    async def _work(self, instance: Post, items: list[Item]) -> None:
+    async def _work(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> None:
         try:
-            await self._run(instance, items)
+            await self._finish(instance, items, call)
         except Hung as error:
             log.error("%san instance hangs: %s; it is replaced", self._name, error)
             for item in items:
@@ -302,13 +300,16 @@ class Scheduler:
         self._dispatch()
 
     async def _run(self, instance: Post, items: list[Item]) -> None:
-        """Run items as one batch; if it fails, in halves, until the item at fault stands alone."""
+        """Run as one batch those of the items that somebody still waits for."""
         items = _wanted(items)
-        if not items:
-            return
-        started = time.perf_counter()
+        if items:
+            await self._finish(instance, items, instance.begin(items, self._run_limit_s))
+
+    async def _finish(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> None:
+        """See a batch to its end; if it fails, run it in halves, until the item at fault stands alone."""
+        started = instance.began
         try:
-            results, compute_s = await instance.run(items, self._run_limit_s)
+            results, compute_s = await call
         except InstanceDead:
             raise
         except Exception as error:
@@ -388,6 +389,7 @@ class Scheduler:
             self._dispatch()
             # What was run on the event loop left no task, and others of the queue to be run.
             await (asyncio.wait(self._tasks, timeout=0.1) if self._tasks else asyncio.sleep(0))
+        self._deadlines.close()
         released = []
         for instance in self._instances:
             released.append(instance.release())

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.laid import address
+
 ALIGNED = 64
 """Where slots begin, in bytes: as memory for vector instructions is aligned."""
 _MOST_RECEIVED = 4 * 2**20
@@ -138,13 +140,6 @@ class Slots:
 def mapped(fd: int) -> mmap.mmap:
     """The memory behind a file descriptor."""
     return mmap.mmap(fd, 0)
-
-
-def address(held: Any) -> int:
-    """Where memory lies, for this process."""
-    array = held if isinstance(held, np.ndarray) else np.frombuffer(held, np.uint8)
-    start: int = array.__array_interface__["data"][0]
-    return start
 
 
 def rounded(size: int) -> int:

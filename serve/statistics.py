@@ -20,8 +20,8 @@ class Figure:
     count: int = 0
     ns: int = 0
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.count += count
         self.ns += round(1e9 * seconds)
 
     def as_dict(self) -> dict[str, int]:
@@ -46,12 +46,8 @@ class Statistics:
         self.rows += rows
         self.batches[rows].add(compute_s)
         self.last_ms = time.time_ns() // 1_000_000
-        for wait in waits_s:
-            self.queue.add(wait)
-            self.compute.add(compute_s)
-
-    def pending(self, rows: int) -> None:
-        """How many wait is of the moment, and not counted."""
+        self.queue.add(sum(waits_s), len(waits_s))
+        self.compute.add(compute_s * len(waits_s), len(waits_s))
 
     def closed(self, reason: str) -> None:
         """Why batches were closed is none of the extension's figures."""
@@ -101,10 +97,6 @@ class Told:
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
         for observer in self._observers:
             observer.batch(rows, waits_s, compute_s)
-
-    def pending(self, rows: int) -> None:
-        for observer in self._observers:
-            observer.pending(rows)
 
     def closed(self, reason: str) -> None:
         for observer in self._observers:

@@ -25,11 +25,11 @@ import numpy as np
 from penstock import buckets, cuda, engines
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.gather import gather
+from penstock.laid import GIVEN, gather, scatter, shape_of
 from penstock.lanes import Lane
 from penstock.launches import Parts, Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
-from penstock.runtimes import BaseRunner, RejectedInput, rows_of
+from penstock.runtimes import BaseRunner, RejectedInput, parted
 from penstock.signature import Arrays, Signature
 from penstock.synthetic import synthesize
 
@@ -122,21 +122,19 @@ class TensorRTRunner(BaseRunner):
 
     def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]:
         """Each item's rows are copied once on the way in, to where the GPU reads them, and once on the way out."""
-        shapes: Shapes = tuple(_joint([np.shape(item[tensor.name]) for item in items]) for tensor in self.inputs)
-        ends = list(itertools.accumulate(rows_of(item) for item in items)) if len(items) > 1 else []
-        parts = [slice(start, end) for start, end in pairwise([0, *ends])] or [slice(None)]
-        with self.lease(shapes) as lease:
+        given = {tensor.name: [shape_of(item, tensor.name) for item in items] for tensor in self.inputs}
+        with self.lease(tuple(map(_joint, given.values()))) as lease:
             for name, staged in lease.inputs.items():
-                if gather([item[name] for item in items], staged):
+                if gather(items, name, staged):
                     continue
-                for item, part in zip(items, parts, strict=True):
+                for item, part in zip(items, _parts(given[name]), strict=True):
                     _copy_in(name, item[name], staged[part] if staged.ndim else staged)
+            made = dict(zip((tensor.name for tensor in self.outputs), lease.run(), strict=True))
+            if scatter(made, items):
+                return [GIVEN] * len(items)
             # Copies, as the next batch is staged in the same place; each item's are views of them.
-            answer = {t.name: array.astype(t.dtype) for t, array in zip(self.outputs, lease.run(), strict=True)}
-        for name, array in answer.items():
-            if ends and len(array) != ends[-1]:
-                raise RuntimeError(f"output {name!r} has {len(array)} rows for {ends[-1]}")
-        return [{name: array[part] if array.ndim else array for name, array in answer.items()} for part in parts]
+            answer = {tensor.name: made[tensor.name].astype(tensor.dtype) for tensor in self.outputs}
+        return [answer] if len(items) == 1 else parted(answer, items)
 
     def parts(self, feeds: Arrays) -> Parts:
         """What a batch takes on the GPU, and how much of that its copies in and out are; as it is run, captured or not.
@@ -217,12 +215,19 @@ def _joint(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     Raises:
         ValueError: they differ in more than their rows.
     """
-    first = tuple(shapes[0])
+    first = shapes[0]
     if len(shapes) == 1:
         return first
-    if any(shape[1:] != first[1:] for shape in shapes):
+    if any(shape[1:] != first[1:] for shape in set(shapes)):
         raise ValueError(f"shapes {shapes} do not go into one batch")
     return (sum(shape[0] for shape in shapes), *first[1:])
+
+
+def _parts(shapes: Sequence[tuple[int, ...]]) -> list[slice]:
+    """Where the rows of each of several items are in their batch."""
+    if len(shapes) == 1:
+        return [slice(None)]
+    return [slice(start, end) for start, end in pairwise([0, *itertools.accumulate(shape[0] for shape in shapes)])]
 
 
 def _copy_in(name: str, array: Any, staged: Any) -> None:

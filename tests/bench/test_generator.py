@@ -104,7 +104,7 @@ def test_a_rate_beyond_the_generator_s_reach_is_its_own_and_not_the_server_s(toy
     tally = run(toy().port, rate_per_s=order.rate_per_s, timeout_s=0.5, warmup_s=0.0, most=4)
     assert time.monotonic() - began < 4
     assert tally.behind_s > 0.1
-    assert len(tally.latencies) > 10
+    assert len(tally.latencies) >= order.most  # of a server that shares the interpreter
     found = runs.described(tally, order, 1, None)
     assert "faster than the generator sends them" in found["void"]
     assert not server.silent({**found, "latencies_s": [], "failures": {"unsent": 9, "timeout": 2}})

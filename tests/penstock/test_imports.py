@@ -65,7 +65,7 @@ TORCH_FREE = (
     "penstock.evaluation",
     "penstock.evidence",
     "penstock.files",
-    "penstock.gather",
+    "penstock.laid",
     "penstock.health",
     "penstock.lanes",
     "penstock.launches",

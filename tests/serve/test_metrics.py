@@ -39,15 +39,6 @@ def test_a_batch_is_counted_in_rows_seconds_and_waits() -> None:
     assert found["penstock_queue_seconds_count", MODEL] == 3
 
 
-def test_waiting_rows_are_a_gauge() -> None:
-    metrics = Metrics()
-    observer = metrics.observer("m", 3)
-    observer.pending(7)
-    assert samples(metrics)["penstock_pending_rows", MODEL] == 7
-    observer.pending(0)
-    assert samples(metrics)["penstock_pending_rows", MODEL] == 0
-
-
 def test_batches_are_counted_by_why_they_were_closed() -> None:
     metrics = Metrics()
     observer = metrics.observer("m", 3)
@@ -84,7 +75,6 @@ def test_a_model_feeds_the_figures_as_it_answers(pair_signature: Signature) -> N
     found = samples(metrics)
     assert found["penstock_batch_rows_sum", MODEL] == 5
     assert found["penstock_queue_seconds_count", MODEL] == 1
-    assert found["penstock_pending_rows", MODEL] == 0
 
 
 def test_a_value_counts_in_every_bucket_whose_bound_it_does_not_exceed() -> None:

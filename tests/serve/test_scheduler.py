@@ -633,7 +633,6 @@ def test_closing_ends_though_a_dead_instance_cannot_be_restarted(instances: int)
 class Recorder:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int]] = []
-        self.pendings: list[int] = []
         self.reasons: list[str] = []
 
     def batch(self, rows: int, waits_s: list[float], compute_s: float) -> None:
@@ -641,25 +640,22 @@ class Recorder:
         assert compute_s >= 0
         self.batches.append((rows, len(waits_s)))
 
-    def pending(self, rows: int) -> None:
-        self.pendings.append(rows)
-
     def closed(self, reason: str) -> None:
         self.reasons.append(reason)
 
 
-def test_the_observer_is_told_of_each_batch_and_of_the_rows_that_wait() -> None:
+def test_the_observer_is_told_of_each_batch_and_the_rows_that_wait_are_counted() -> None:
     async def scenario() -> None:
         engine, recorder = Engine(), Recorder()
         scheduler = Scheduler(engine.make, max_batch=8, observer=recorder)
         plug = await occupy(scheduler, engine)
         waiting = [await queued(scheduler, n, rows=2) for n in range(3)]
+        assert scheduler.pending_rows == 6
         engine.open()
         await asyncio.gather(plug, *waiting)
         assert recorder.batches == [(1, 1), (6, 3)]
         assert recorder.reasons == ["idle", "free"]
-        assert max(recorder.pendings) == 6
-        assert recorder.pendings[-1] == 0
+        assert scheduler.pending_rows == 0
         await scheduler.close()
 
     run(scenario())
