@@ -8,10 +8,13 @@ own memory, copies all of them at once; and of what only lies somewhere no array
 from __future__ import annotations
 
 import ctypes
+import itertools
+import mmap
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,7 @@ from penstock.signature import Arrays
 
 # Fewer arrays or bytes are not worth the call; of more pieces the kernel takes none (UIO_MAXIOV).
 _FEW, _SMALL, _MOST = 4, 2**18, 1024
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,33 @@ class Place:
         return found
 
 
+class Memory:
+    """Memory behind a file descriptor, which is this object's from now on; mapped until nobody holds it any more.
+
+    `number` is no other's of this process.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.number = fd, next(_numbers)
+        weakref.finalize(self, os.close, fd)
+        self.map = mmap.mmap(fd, 0)
+        self.address, self.bytes = address(self.map), len(self.map)
+
+
 class Form:
     """What requests of a kind have in common: their memory, and where in a slot of it each array begins.
 
+    `number` is no other's of this process.
+
     Args:
-        memory: a buffer.
+        memory: that they lie in.
         inputs: of a request.
         outputs: of its answer, in another slot.
     """
 
-    def __init__(self, memory: Any, inputs: Sequence[Place], outputs: Sequence[Place]) -> None:
-        self.memory = memory
-        self.begin, self.bytes = address(memory), memoryview(memory).nbytes
+    def __init__(self, memory: Memory, inputs: Sequence[Place], outputs: Sequence[Place]) -> None:
+        self.memory, self.number = memory, next(_numbers)
+        self.told: Any = None  # as others are told of it, once they are
         self.inputs = {place.name: place for place in inputs}
         self.outputs = {place.name: place for place in outputs}
         self.sizes = {place.name: place.size for place in inputs}
@@ -85,12 +104,13 @@ class Laid(Mapping[str, NDArray[np.generic]]):
     __slots__ = ("form", "room", "slot")
 
     def __init__(self, form: Form, slot: int, room: int | None) -> None:
-        if slot + form.end > form.bytes or (room is not None and room + form.room > form.bytes):
-            raise ValueError(f"a request at {slot} with an answer at {room} leaves its memory of {form.bytes} bytes")
+        most = form.memory.bytes
+        if slot + form.end > most or (room is not None and room + form.room > most):
+            raise ValueError(f"a request at {slot} with an answer at {room} leaves its memory of {most} bytes")
         self.form, self.slot, self.room = form, slot, room if form.outputs else None
 
     def __getitem__(self, name: str) -> NDArray[np.generic]:
-        return self.form.inputs[name].at(self.form.memory, self.slot)
+        return self.form.inputs[name].at(self.form.memory.map, self.slot)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.form.inputs)
@@ -100,13 +120,15 @@ class Laid(Mapping[str, NDArray[np.generic]]):
 
     def given(self, answer: Arrays) -> bool:
         """Lay an answer where it is wanted; False if it has no room there."""
-        form = self.form
-        if self.room is None or not _fits(answer, form):
+        wanted = self.form.outputs
+        if self.room is None or wanted.keys() != answer.keys():
             return False
-        if any(place.shape[:1] != answer[name].shape[:1] for name, place in form.outputs.items()):
+        if any(
+            place.shape != answer[name].shape or place.dtype != answer[name].dtype for name, place in wanted.items()
+        ):
             return False
-        for name, place in form.outputs.items():
-            place.at(form.memory, self.room)[...] = answer[name]
+        for name, place in wanted.items():
+            place.at(self.form.memory.map, self.room)[...] = answer[name]
         return True
 
 
@@ -117,6 +139,11 @@ def shape_of(item: Arrays, name: str) -> tuple[int, ...]:
 
 GIVEN: dict[str, Any] = {}
 """The answer to a request that lies where it was wanted."""
+
+
+def all_laid(items: Sequence[Arrays]) -> TypeGuard[Sequence[Laid]]:
+    """Whether of all requests it is only known where they lie."""
+    return all(type(item) is Laid for item in items)
 
 
 def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> bool:
@@ -132,7 +159,7 @@ def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> boo
     """
     if not _FEW <= len(items) <= _MOST:
         return False
-    pieces = _laid_pieces(items, name, into.dtype) if _all_laid(items) else _pieces(items, name, into.dtype)
+    pieces = _laid_pieces(items, name, into.dtype) if all_laid(items) else _pieces(items, name, into.dtype)
     if pieces is None:
         return False
     size = int(pieces[:, 1].sum())
@@ -143,48 +170,59 @@ def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> boo
 
 
 def scatter(answer: Arrays, items: Sequence[Arrays]) -> bool:
-    """Copy each item's rows of an answer to where it wants them, if all of them have told and they fit there.
+    """Copy each item's rows of an answer to where it wants them.
 
     Args:
         answer: of all items' rows, in order.
         items: whose rows they are.
+
+    Returns:
+        False if one has no room for them: then all must be answered another way.
     """
-    if not _FEW <= len(items) <= _MOST or not _all_laid(items):
+    if not all_laid(items):
         return False
-    laid: Sequence[Any] = items
-    forms = {item.form for item in laid}
-    if any(item.room is None for item in laid) or not all(_fits(answer, form) for form in forms):
+    if len(items) == 1:
+        return items[0].given(answer)
+    if any(item.room is None for item in items) or not all(
+        _fits(answer, form) for form in {item.form for item in items}
+    ):
+        return False
+    rows = {name: [item.form.outputs[name].shape[0] for item in items] for name in answer}
+    if any(sum(counts) != len(answer[name]) for name, counts in rows.items()):
         return False
     for name, array in answer.items():
-        pieces = np.empty((len(laid), 2), np.uint64)
-        pieces[:, 0] = [item.form.begin + item.room + item.form.outputs[name].start for item in laid]
-        pieces[:, 1] = [item.form.outputs[name].size for item in laid]
-        size = array.nbytes
-        if int(pieces[:, 1].sum()) != size or not array.flags.c_contiguous:
-            return False
-        if _copied(pieces, _whole(array, size)) != size:
-            return False
+        if len(items) < _FEW or len(items) > _MOST or not _scattered(array, name, items):
+            start = 0
+            for item, count in zip(items, rows[name], strict=True):
+                place = item.form.outputs[name]
+                place.at(item.form.memory.map, item.room or 0)[...] = array[start : start + count]
+                start += count
     return True
 
 
-def _all_laid(items: Sequence[Arrays]) -> bool:
-    return all(type(item) is Laid for item in items)
+def _scattered(array: NDArray[np.generic], name: str, items: Sequence[Laid]) -> bool:
+    if not array.flags.c_contiguous:
+        return False
+    pieces = np.empty((len(items), 2), np.uint64)
+    pieces[:, 0] = [item.form.memory.address + item.room + item.form.outputs[name].start for item in items]  # type: ignore[operator]
+    pieces[:, 1] = [item.form.outputs[name].size for item in items]
+    return _copied(pieces, _whole(array, array.nbytes)) == array.nbytes
 
 
 def _fits(answer: Arrays, form: Form) -> bool:
-    """Whether the answer is of the dtypes and shapes that requests of the form have room for."""
+    """Whether rows of the answer are of the dtypes and shapes that requests of the form have room for."""
     return form.outputs.keys() == answer.keys() and all(
         place.dtype == answer[name].dtype and place.shape[:1] and place.shape[1:] == answer[name].shape[1:]
         for name, place in form.outputs.items()
     )
 
 
-def _laid_pieces(items: Sequence[Any], name: str, dtype: np.dtype[Any]) -> NDArray[np.uint64] | None:
+def _laid_pieces(items: Sequence[Laid], name: str, dtype: np.dtype[Any]) -> NDArray[np.uint64] | None:
     """Where each of the arrays begins, and its bytes."""
     if any(form.inputs[name].dtype != dtype for form in {item.form for item in items}):
         return None
     pieces = np.empty((len(items), 2), np.uint64)
-    pieces[:, 0] = [item.form.begin + item.slot + item.form.inputs[name].start for item in items]
+    pieces[:, 0] = [item.form.memory.address + item.slot + item.form.inputs[name].start for item in items]
     pieces[:, 1] = [item.form.sizes[name] for item in items]
     return pieces
 

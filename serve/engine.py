@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import socket
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from penstock.errors import PenstockError
+from penstock.laid import Memory
 from penstock.serve import failures, lifecycle, logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_app
@@ -28,7 +28,6 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.requestlog import request_log
 from penstock.serve.settings import Settings
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.slots import mapped
 from penstock.serve.supervised import Control, DealtServer
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
@@ -128,8 +127,7 @@ def _say(control: Control, line: str) -> None:
 
 async def _linked(fronts: Fronts, way: int, memory: int) -> None:
     """Have a front end ask over a way of its own, with what lies in its memory."""
-    held = mapped(memory)
-    os.close(memory)
+    held = Memory(memory)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), socket.socket(fileno=way))
 
 

@@ -13,7 +13,7 @@ import orjson
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from penstock import laid
-from penstock.laid import GIVEN, Laid
+from penstock.laid import GIVEN, Laid, Memory
 from penstock.serve import control, failures, frames
 from penstock.serve.batches import Item
 from penstock.serve.errors import RequestError
@@ -133,10 +133,10 @@ class FrontLink(asyncio.Protocol):
 
     Args:
         fronts: all of them.
-        memory: that its requests lie in, mapped here.
+        memory: that its requests lie in.
     """
 
-    def __init__(self, fronts: Fronts, memory: Any) -> None:
+    def __init__(self, fronts: Fronts, memory: Memory) -> None:
         self._fronts, self.memory = fronts, memory
         self._frames, self._forms = Frames(), dict[int, _Form]()
         self._asked: dict[int, _Reply] = {}

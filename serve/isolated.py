@@ -21,8 +21,9 @@ import orjson
 
 from penstock import parents
 from penstock.errors import PenstockError
+from penstock.laid import GIVEN, Form, Laid, Memory, all_laid
 from penstock.runtimes import BaseRunner, InstanceDead, Runner, parted
-from penstock.serve import failures, threads
+from penstock.serve import failures, threads, worker
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
 from penstock.serve.worker import MOST_MESSAGE
@@ -47,6 +48,8 @@ class _Lane:
     socket: socket.socket
     arena: Arena
     number: int = 0
+    # Memory of front ends that the process has been given, by its number.
+    known: dict[int, weakref.ref[Memory]] = field(default_factory=dict)
     message: memoryview = field(default_factory=lambda: memoryview(bytearray(MOST_MESSAGE)))
 
     def close(self) -> None:
@@ -102,6 +105,8 @@ class IsolatedRunner(BaseRunner):
 
     def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]:
         answer = self._asked(items)
+        if answer is GIVEN:
+            return [GIVEN] * len(items)
         return [answer] if len(items) == 1 else parted(answer, items)
 
     def kill(self) -> None:
@@ -122,31 +127,26 @@ class IsolatedRunner(BaseRunner):
             self._lanes.put(lane)
 
     def _answered(self, lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
-        end, laid = 0, []
-        for name in items[0]:
-            try:
-                place, end = lane.arena.lay(name, [item[name] for item in items], end)
-            except (OSError, MemoryError) as error:  # this process has no memory left, and the other is none the worse
-                raise PenstockError(f"there is no memory for input {name!r} of a batch: {error}") from None
-            laid.append(place)
-        told = self._exchanged(lane, {"arrays": laid, "end": end})
+        told = self._exchanged(lane, *(_where(lane, items) if all_laid(items) else _copied(lane, items)))
         if "error" in told:
             raise failures.raised(told)
+        if told.get("given"):
+            return GIVEN
         try:  # copied, as the next batch is laid in the same place
             answer = {name: array.copy() for name, array in map(lane.arena.found, told["arrays"])}
         except (OSError, MemoryError) as error:
             raise PenstockError(f"there is no memory for the answer to a batch: {error}") from None
         return {tensor.name: answer[tensor.name] for tensor in self.outputs}
 
-    def _exchanged(self, lane: _Lane, asked: dict[str, Any]) -> dict[str, Any]:
-        """The process's answer to a message.
+    def _exchanged(self, lane: _Lane, asked: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """The process's answer to a message, and to the descriptors beside it.
 
         Raises:
             InstanceDead: there is none, or it is to another message.
         """
         lane.number += 1
         try:
-            lane.socket.send(orjson.dumps({**asked, "number": lane.number}))
+            socket.send_fds(lane.socket, [orjson.dumps({**asked, "number": lane.number})], descriptors)
             told: dict[str, Any] = orjson.loads(lane.message[: lane.socket.recv_into(lane.message)] or b"{}")
         except (OSError, orjson.JSONDecodeError):
             told = {}
@@ -214,6 +214,31 @@ class IsolatedRunner(BaseRunner):
         self._control.close()
         for lane in lanes:
             lane.close()
+
+
+def _copied(lane: _Lane, items: Sequence[Arrays]) -> tuple[dict[str, Any]]:
+    """A batch copied to the memory of its lane, and said where."""
+    end, places = 0, []
+    for name in items[0]:
+        try:
+            place, end = lane.arena.lay(name, [item[name] for item in items], end)
+        except (OSError, MemoryError) as error:  # this process has no memory left, and the other is none the worse
+            raise PenstockError(f"there is no memory for input {name!r} of a batch: {error}") from None
+        places.append(place)
+    return ({"arrays": places, "end": end},)
+
+
+def _where(lane: _Lane, items: Sequence[Laid]) -> tuple[dict[str, Any], list[int]]:
+    """A batch that stays where it lies, said where: and descriptors of memory that the process does not know yet."""
+    forms: dict[Form, int] = {}
+    places = [(forms.setdefault(item.form, len(forms)), item.slot, item.room) for item in items]
+    gone = [number for number, memory in lane.known.items() if memory() is None]
+    for number in gone:
+        del lane.known[number]
+    new = {form.memory.number: form.memory for form in forms if form.memory.number not in lane.known}
+    lane.known.update((number, weakref.ref(memory)) for number, memory in new.items())
+    told = {"items": places, "forms": [worker.described(form) for form in forms], "new": list(new), "gone": gone}
+    return told, [memory.fd for memory in new.values()]
 
 
 def opened(opening: Opening) -> tuple[Runner, Signature]:

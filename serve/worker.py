@@ -10,18 +10,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 import orjson
 
+from penstock.arrays import join
+from penstock.laid import GIVEN, Form, Laid, Memory
 from penstock.parents import end_with_parent
 from penstock.runtimes import Runner
-from penstock.serve import failures
+from penstock.serve import failures, frames
 from penstock.serve.arena import Arena
 from penstock.serve.opening import Opening
 
+_MOST_DESCRIPTORS, _MOST_FORMS = 253, 4096  # SCM_MAX_FD
+_INT = struct.Struct("i")
 MOST_MESSAGE = 2**20
 """Bytes of one message: names, shapes and places of arrays."""
 
@@ -62,28 +68,77 @@ def _live(control: socket.socket) -> None:
 
 
 def _answer_all(runner: Runner, lane: socket.socket, arena: Arena) -> None:
-    message = memoryview(bytearray(MOST_MESSAGE))
+    message, held = memoryview(bytearray(MOST_MESSAGE)), _Held()
+    room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * _INT.size)
     try:
-        while size := lane.recv_into(message):
-            lane.send(_answer(runner, arena, bytes(message[:size])))
+        while True:
+            size, beside, _, _ = lane.recvmsg_into([message], room)
+            if not size:
+                break
+            descriptors = [fd for _, _, data in beside for (fd,) in _INT.iter_unpack(data[: len(data) // 4 * 4])]
+            lane.send(_answer(runner, arena, held, bytes(message[:size]), descriptors))
     except ConnectionError:
         pass
 
 
-def _answer(runner: Runner, arena: Arena, message: bytes) -> bytes:
+def _answer(runner: Runner, arena: Arena, held: _Held, message: bytes, descriptors: list[int]) -> bytes:
     """Run the batch that a message describes, and describe its answer, under the number of the question."""
     number = 0
     try:
         asked = orjson.loads(message)
         number = asked["number"]
-        answer = runner.run(dict(map(arena.found, asked["arrays"])))
-        end, laid = asked["end"], []
+        if "items" in asked:
+            found = runner.run_together(held.items(asked, descriptors))
+            if all(answer is GIVEN for answer in found):
+                return orjson.dumps({"given": True, "number": number})
+            answer, end = join(found) if len(found) > 1 else found[0], 0
+        else:
+            answer, end = runner.run(dict(map(arena.found, asked["arrays"]))), asked["end"]
+        places = []
         for name, array in answer.items():  # behind the inputs, which may be outputs too
             place, end = arena.lay(name, [array], end)
-            laid.append(place)
-        return orjson.dumps({"arrays": laid, "number": number})
+            places.append(place)
+        return orjson.dumps({"arrays": places, "number": number})
     except Exception as error:
         return _failure(error, number)
+
+
+class _Held:
+    """Memory of front ends that a lane was given, and forms of requests that lie in it, by the server's numbers."""
+
+    def __init__(self) -> None:
+        self._memories, self._forms = dict[int, Memory](), dict[int, Form]()
+
+    def items(self, asked: dict[str, Any], descriptors: list[int]) -> list[Laid]:
+        """The requests that a message says of where they lie.
+
+        Args:
+            asked: the message.
+            descriptors: of the memory that is new in it.
+        """
+        self._memories.update(zip(asked["new"], map(Memory, descriptors), strict=True))
+        for number in asked["gone"]:
+            gone = self._memories.pop(number, None)
+            self._forms = {key: form for key, form in self._forms.items() if form.memory is not gone}
+        forms = [self._forms.get(told["number"]) or self._form(told) for told in asked["forms"]]
+        return [Laid(forms[form], slot, room) for form, slot, room in asked["items"]]
+
+    def _form(self, told: dict[str, Any]) -> Form:
+        if len(self._forms) >= _MOST_FORMS:
+            self._forms.clear()
+        memory, (inputs, outputs) = self._memories[told["memory"]], map(frames.read, told["places"])
+        form = self._forms[told["number"]] = Form(memory, inputs, outputs)
+        return form
+
+
+def described(form: Form) -> dict[str, Any]:
+    """A form as it is told to the process."""
+    if form.told is None:
+        places = [frames.written(tuple(held.values())) for held in (form.inputs, form.outputs)]
+        form.told = orjson.Fragment(
+            orjson.dumps({"number": form.number, "memory": form.memory.number, "places": places})
+        )
+    return form.told  # type: ignore[no-any-return]
 
 
 def _failure(error: Exception, number: int = 0) -> bytes:

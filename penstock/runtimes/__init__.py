@@ -22,6 +22,7 @@ from typing_extensions import Self
 
 from penstock.arrays import join, take
 from penstock.errors import PenstockError
+from penstock.laid import GIVEN, all_laid, gather, scatter, shape_of
 from penstock.signature import Arrays, Signature, Tensor
 
 
@@ -101,9 +102,10 @@ class BaseRunner:
         Raises:
             RuntimeError: an output has another number of rows than the inputs.
         """
-        if len(items) == 1:
-            return [self.run(items[0])]
-        return parted(self.run(join(items)), items)
+        answer = self.run(dict(items[0]) if len(items) == 1 else joined(items))
+        if scatter(answer, items):
+            return [GIVEN] * len(items)
+        return [answer] if len(items) == 1 else parted(answer, items)
 
     def settled(self, timeout_s: float | None = None) -> bool:
         """Wait until what a runner still prepares in the background is done; False if that takes longer."""
@@ -142,6 +144,19 @@ def names() -> list[str]:
 def rows_of(feeds: Arrays) -> int:
     """How many rows a batch has."""
     return len(next(iter(feeds.values())))
+
+
+def joined(items: Sequence[Arrays]) -> dict[str, Any]:
+    """The rows of several callers, one after the other."""
+    if not all_laid(items):
+        return join(items)
+    found: dict[str, Any] = {}
+    for name, place in items[0].form.inputs.items():
+        rows = sum(shape_of(item, name)[0] for item in items)
+        found[name] = np.empty((rows, *place.shape[1:]), place.dtype)
+        if not gather(items, name, found[name]):
+            np.concatenate([item[name] for item in items], out=found[name])
+    return found
 
 
 def parted(answer: Arrays, items: Sequence[Arrays]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import laid
-from penstock.laid import Form, Laid, Place, gather, scatter, shape_of
+from penstock.laid import Form, Laid, Memory, Place, gather, scatter, shape_of
 
 WIDE = 70_000
 FLOAT = np.dtype(np.float32)
@@ -51,17 +51,20 @@ def test_what_it_does_not_take_is_left_to_others(arrays: list[np.ndarray]) -> No
 def test_where_the_call_is_forbidden_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laid, "_read", lambda *_: -1)
     assert not gather(items([np.ones((1, 2**18), np.float32)] * 4), "x", np.zeros((4, 2**18), np.float32))
-    requests, answer, _ = requested([1] * 4)
-    assert not scatter(answer, requests)
+    requests, answer, memory = requested([1] * 4)
+    assert scatter(answer, requests)  # one by one
+    assert [int(held.form.outputs["t"].at(memory.map, held.room or 0)[0]) for held in requests] == [0, 1, 2, 3]
 
 
-def requested(rows: list[int], dtype: Any = FLOAT) -> tuple[list[Laid], dict[str, Any], mmap.mmap]:
+def requested(rows: list[int], dtype: Any = FLOAT) -> tuple[list[Laid], dict[str, Any], Memory]:
     """Requests of so many rows each, that lie in a memory with gaps between; an answer to all of them; and the memory.
 
     Inputs are `x`, and behind it `y` of one number a row; outputs `s` of three a row, and behind them `t` of one.
     """
     size = sum(rows)
-    memory = mmap.mmap(-1, 2**22 + size * WIDE * 8)
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, 2**22 + size * WIDE * 8)
+    memory = Memory(fd)
     rng = np.random.default_rng(size)
     found, at = [], 128
     forms: dict[int, Form] = {}
@@ -91,20 +94,22 @@ def test_requests_that_only_lie_somewhere_are_gathered_as_their_arrays_are(rows:
     assert [shape_of(request, "x") for request in requests] == [(count, WIDE) for count in rows]
 
 
-@given(st.lists(st.integers(1, 5), min_size=4, max_size=20))
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=20))
 def test_each_request_has_its_own_rows_of_an_answer_and_nothing_beside_is_written(rows: list[int]) -> None:
     requests, answer, memory = requested(rows)
-    before = np.frombuffer(memory, np.uint8).copy()
+    if len(rows) % 2:  # as a runtime may give it
+        answer["s"] = np.asfortranarray(answer["s"])
+    before = np.frombuffer(memory.map, np.uint8).copy()
     assert scatter(answer, requests)
     start = 0
     for request, count in zip(requests, rows, strict=True):
         assert request.room is not None
         for name, place in request.form.outputs.items():
-            held = place.at(memory, request.room)
+            held = place.at(memory.map, request.room)
             assert np.array_equal(held, answer[name][start : start + count])
             held[...] = 0
         start += count
-    assert np.array_equal(np.frombuffer(memory, np.uint8), before)
+    assert np.array_equal(np.frombuffer(memory.map, np.uint8), before)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +119,11 @@ def test_each_request_has_its_own_rows_of_an_answer_and_nothing_beside_is_writte
         lambda requests, answer: answer.update(s=answer["s"].astype(np.float64)),
         lambda requests, answer: answer.update(s=answer["s"][:, :2].copy()),
         lambda requests, answer: answer.update(s=answer["s"][:-1]),
-        lambda requests, answer: answer.update(s=np.asfortranarray(answer["s"])),
         lambda requests, answer: setattr(requests[2], "room", None),
         lambda requests, answer: requests.__setitem__(1, dict(requests[1])),
         lambda requests, answer: requests.pop(),
-        lambda requests, answer: requests.__delitem__(slice(3, None)),
     ],
-    ids=["an output less", "dtype", "columns", "rows", "order", "no room", "lies nowhere", "a request less", "few"],
+    ids=["an output less", "dtype", "columns", "rows", "no room", "lies nowhere", "a request less"],
 )
 def test_an_answer_that_has_no_room_is_left_to_others(change: Any) -> None:
     requests, answer, _ = requested([1, 2, 1, 3, 1])
@@ -132,7 +135,7 @@ def test_an_answer_is_laid_where_one_request_wants_it_if_it_fits() -> None:
     (request, *_), _, memory = requested([2])
     answer = {"s": np.ones((2, 3), np.float32), "t": np.array([7, 8])}
     assert request.given(answer)
-    assert np.array_equal(request.form.outputs["t"].at(memory, request.room or 0), [7, 8])
+    assert np.array_equal(request.form.outputs["t"].at(memory.map, request.room or 0), [7, 8])
     for other in ({"s": answer["s"]}, {**answer, "t": np.array([7, 8, 9])}, {**answer, "s": answer["s"].astype("f8")}):
         assert not request.given(other)
     assert not Laid(request.form, request.slot, None).given(answer)
@@ -140,7 +143,7 @@ def test_an_answer_is_laid_where_one_request_wants_it_if_it_fits() -> None:
 
 def test_a_request_that_leaves_its_memory_is_refused() -> None:
     (request, *_), _, memory = requested([2])
-    form, most = request.form, len(memory)
+    form, most = request.form, memory.bytes
     Laid(form, most - form.end, most - form.room)
     with pytest.raises(ValueError, match="leaves its memory"):
         Laid(form, most - form.end + 1, None)
