@@ -26,7 +26,7 @@ class Item:
 
     `arrived` is of the event loop's clock, whose steps may be a whole millisecond; waits are measured from `entered`.
     `reply` is told how it ended, and says when nobody wants to know any more. It may expire while it is `running`: then
-    what `reply` has as `left` is told once its batch has let go of it, which the thread of one that hangs never does.
+    what `reply` has as `left` is told once its batch has let go of it: of one that hangs, when its thread comes back.
     `deadline` is its entry among those of the scheduler, if it has one, and `timeout_s` what it was then given.
     """
 

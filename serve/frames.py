@@ -40,8 +40,19 @@ FORM, ASKS, ASK_ALONE, GIVE_UP, FIGURES, REFUSED, TRACED, SHADOWED = range(8)
 STATE, ANSWERS, ANSWER_HERE, FAILURE, TELL, LEFT = range(16, 22)
 
 
-def frame(kind: int, content: bytes) -> bytes:
-    return _HEAD.pack(len(content), kind) + content
+def frame(kind: int, *content: Buffer) -> bytes:
+    """A frame of what is in several pieces, perhaps.
+
+    Raises:
+        PenstockError: it is longer than any may be.
+    """
+    size = sum(memoryview(piece).nbytes for piece in content)
+    if size > MOST_FRAME:
+        raise PenstockError(
+            f"{size} bytes are more than what passes between the processes of a server with front ends, {MOST_FRAME}; "
+            "serve with --workers 0"
+        )
+    return b"".join([_HEAD.pack(size, kind), *content])
 
 
 def told(kind: int, content: Any) -> bytes:
@@ -50,28 +61,37 @@ def told(kind: int, content: Any) -> bytes:
 
 
 class Frames:
-    """Takes a stream of bytes apart."""
+    """Takes a stream of bytes apart, however long its frames are: each byte is copied a few times and no more."""
 
     def __init__(self) -> None:
-        self._left = b""
+        # What has come of a frame that is not whole, and how long it is, as far as that is known.
+        self._held, self._size = bytearray(), 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
         """The kind and the content of each frame that is whole by now.
 
         Raises:
             PenstockError: one is longer than any may be.
         """
-        data, at, head = self._left + data, 0, _HEAD.size
-        while len(data) - at >= head:
-            size, kind = _HEAD.unpack_from(data, at)
-            if size > MOST_FRAME:
-                raise PenstockError(f"a frame of {size} bytes, where {MOST_FRAME} are the most")
-            end = at + head + size
-            if end > len(data):
+        found: bytes | bytearray = data
+        if self._held:
+            self._held += data
+            if len(self._held) < self._size:
+                return
+            found, self._held = self._held, bytearray()
+        view, at, head = memoryview(found), 0, _HEAD.size
+        while True:
+            end = at + head
+            if end <= len(view):
+                size, kind = _HEAD.unpack_from(view, at)
+                if size > MOST_FRAME:
+                    raise PenstockError(f"a frame of {size} bytes, where {MOST_FRAME} are the most")
+                end += size
+            if end > len(view):
                 break
-            yield kind, data[at + head : end]
+            yield kind, view[at + head : end]
             at = end
-        self._left = data[at:]
+        self._held, self._size = bytearray(view[at:]), end - at
 
 
 def places(arrays: list[tuple[str, str, tuple[int, ...]]]) -> tuple[tuple[Place, ...], int]:
@@ -136,10 +156,10 @@ def told_with(kind: int, content: dict[str, Any], arrays: Arrays) -> bytes:
     """A frame of JSON, and of arrays behind it."""
     listed, parts = packed(arrays)
     text = orjson.dumps({**content, "arrays": listed})
-    return frame(kind, b"".join([_SIZE.pack(len(text)), text, *parts]))
+    return frame(kind, _SIZE.pack(len(text)), text, *parts)
 
 
-def read_with(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
+def read_with(content: bytes | memoryview) -> tuple[dict[str, Any], dict[str, NDArray[np.generic]]]:
     """The JSON and the arrays of such a frame."""
     (size,) = _SIZE.unpack_from(content)
     begin, data = _SIZE.size, memoryview(content)

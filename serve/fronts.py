@@ -13,6 +13,7 @@ import orjson
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from penstock import laid
+from penstock.errors import PenstockError
 from penstock.laid import GIVEN, Laid, Memory
 from penstock.serve import control, failures, frames
 from penstock.serve.batches import Item
@@ -22,6 +23,7 @@ from penstock.serve.model import Model, Terms
 from penstock.serve.outcomes import Closed
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
+from penstock.serve.splits import Split
 from penstock.serve.times import Times
 from penstock.serve.tracing import Tracer
 from penstock.signature import Arrays
@@ -209,9 +211,13 @@ class FrontLink(asyncio.Protocol):
 
     def ended(self, number: int, data: bytes) -> None:
         """A request has ended otherwise, as a frame says."""
+        self.say(data)
+        del self._asked[number]
+
+    def say(self, data: bytes) -> None:
+        """Send a frame behind those that are to be sent by now."""
         self._soon()
         self._others.append(data)
-        del self._asked[number]
 
     def _soon(self) -> None:
         """What has ended is told with all else of the same turn of the event loop."""
@@ -240,7 +246,7 @@ class FrontLink(asyncio.Protocol):
         except Exception as error:
             reply.set_exception(error)
 
-    def _ask_alone(self, content: bytes) -> None:
+    def _ask_alone(self, content: memoryview) -> None:
         told, inputs = frames.read_with(content)
         reply = self._asked[told["number"]] = _Reply(self, told["number"], self._fronts.models.get(told["model"]))
         try:
@@ -248,7 +254,7 @@ class FrontLink(asyncio.Protocol):
         except Exception as error:
             reply.set_exception(error)
 
-    def _shadow(self, content: bytes) -> None:
+    def _shadow(self, content: memoryview) -> None:
         told, arrays = frames.read_with(content)
         model, shadows = self._fronts.models.get(told["model"]), self._fronts.repository.shadows
         if model is not None and shadows is not None:
@@ -268,7 +274,7 @@ class _Reply(Times):
 
     __slots__ = ("_inputs", "_link", "_model", "_over", "item", "number")
 
-    item: Item | None
+    item: Item | Split | None
     _inputs: Laid | None
 
     def __init__(self, link: FrontLink, number: int, model: Model | None) -> None:
@@ -306,7 +312,9 @@ class _Reply(Times):
 
     def give_up(self) -> None:
         """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
-        if self.item is not None and self.item.queued and self._model is not None:
+        if isinstance(self.item, Split):
+            self.item.give_up()
+        elif self.item is not None and self.item.queued and self._model is not None:
             self._model.scheduler.withdraw(self.item)
             self.set_exception(RequestError("nobody waits for it", 499))
 
@@ -318,17 +326,22 @@ class _Reply(Times):
             self._link.answered(self)
         else:
             about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
-            self._link.ended(self.number, frames.told_with(frames.ANSWER_HERE, about, answer))
+            try:
+                data = frames.told_with(frames.ANSWER_HERE, about, answer)
+            except PenstockError as error:
+                data = frames.told(frames.FAILURE, self._failed(error))
+            self._link.ended(self.number, data)
 
     def left(self) -> None:
         """Nobody looks at its slot any more, of which the front end was told that somebody did."""
-        self._link.write(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
+        self._link.say(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
 
     def set_exception(self, error: Exception, /) -> None:
         item, self.item, self._over = self.item, None, True
         if self._model is not None:
             self._model.statistics.request(time.perf_counter() - self.started, answered=False)
-        told = failures.described(error)
         kept = item is not None and item.running
-        about = {**told, "number": self.number, "times": [self.queue_s, self.compute_s], "kept": kept}
-        self._link.ended(self.number, frames.told(frames.FAILURE, about))
+        self._link.ended(self.number, frames.told(frames.FAILURE, {**self._failed(error), "kept": kept}))
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        return {**failures.described(error), "number": self.number, "times": [self.queue_s, self.compute_s]}

@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact, trial
-from penstock.arrays import join, take
+from penstock.arrays import take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
 from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
-from penstock.runtimes import Runner, rows_of
+from penstock.runtimes import Runner
 from penstock.serve.batches import LAST, Item, Reply
 from penstock.serve.contract import Contract
 from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
 from penstock.serve.opening import Opening
-from penstock.serve.outcomes import Closed
 from penstock.serve.scheduler import Scheduler
+from penstock.serve.splits import Split
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
@@ -143,12 +143,20 @@ class Model:
         self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None
     ) -> dict[str, Any]:
         about = self._about(inputs, timeout_s, priority, times)
-        rows, most = about["rows"], self.scheduler.max_batch
-        if rows <= most:
+        if about["rows"] <= self.scheduler.max_batch:
             return dict(await self.scheduler.submit(inputs, **about))
-        parts = [take(inputs, part) for part in _parts(rows, most, self._least)]
-        submits = [self.scheduler.submit(part, **{**about, "rows": rows_of(part)}) for part in parts]
-        return take(join(await _all(submits)), slice(rows))
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        split = self._split(inputs, future, about)
+        try:
+            return await future
+        finally:
+            split.give_up()
+            del future, split  # what failed holds this frame: see `Scheduler.submit`
+
+    def _split(self, inputs: Arrays, reply: Reply, about: dict[str, Any]) -> Split:
+        rows = about["rows"]
+        parts = [take(inputs, part) for part in _parts(rows, self.scheduler.max_batch, self._least)]
+        return Split(self.scheduler, parts, rows, reply, about)
 
     def terms(self, inputs: Arrays, times: Times | None = None) -> Terms:
         """What the scheduler is told of all requests whose inputs are of the same names, dtypes and shapes.
@@ -161,8 +169,8 @@ class Model:
 
     def begin(
         self, inputs: Arrays, terms: Terms, reply: Reply, *, timeout_s: float, priority: int, times: Times
-    ) -> Item | None:
-        """As `infer`, whose end `reply` is told; the item in the queue, where it fits one batch.
+    ) -> Item | Split:
+        """As `infer`, whose end `reply` is told; what is in the queue.
 
         Args:
             inputs: as there.
@@ -172,25 +180,17 @@ class Model:
         Raises:
             As `infer`, but for what is met later.
         """
-        rows, kind = terms
-        if rows <= self.scheduler.max_batch:
-            return self.scheduler.enter(
-                inputs,
-                reply,
-                rows=rows,
-                key=self._key(kind),
-                timeout_s=min(timeout_s, self.limits.timeout_s),
-                priority=priority,
-                times=times,
-                kind=kind,
-            )
-        task = asyncio.ensure_future(self._infer(inputs, timeout_s, priority, times))
-        task.add_done_callback(functools.partial(_tell, reply))
-        return None
+        about = self._told(terms, timeout_s, priority, times)
+        if terms[0] <= self.scheduler.max_batch:
+            return self.scheduler.enter(inputs, reply, **about)
+        return self._split(inputs, reply, about)
 
     def _about(self, inputs: Arrays, timeout_s: float | None, priority: int, times: Times | None) -> dict[str, Any]:
         """What the scheduler is told of a request."""
-        rows, kind = self.terms(inputs, times)
+        return self._told(self.terms(inputs, times), timeout_s, priority, times)
+
+    def _told(self, terms: Terms, timeout_s: float | None, priority: int, times: Times | None) -> dict[str, Any]:
+        rows, kind = terms
         return {
             "rows": rows,
             "key": self._key(kind),
@@ -224,27 +224,6 @@ def _parts(rows: int, most: int, least: int) -> list[Any]:
     if len(found) > 1 and 0 < (last := rows - found[-1].start) < least:
         found[-1] = np.minimum(np.arange(found[-1].start, rows - last + least), rows - 1)
     return found
-
-
-def _tell(reply: Reply, task: asyncio.Task[dict[str, Any]]) -> None:
-    if task.cancelled():
-        reply.set_exception(Closed("the server is shutting down"))
-    elif (error := task.exception()) is not None:
-        reply.set_exception(error)  # type: ignore[arg-type] # no others are met here
-    else:
-        reply.set_result(task.result())
-
-
-async def _all(submits: list[Any]) -> list[dict[str, Any]]:
-    """Wait for all; if one fails, the others are cancelled before the failure goes on."""
-    tasks = [asyncio.ensure_future(submit) for submit in submits]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def load(path: Path, limits: Limits, metrics: Metrics) -> Model:

@@ -53,19 +53,20 @@ class Post:
         self.busy_since, self.began = time.monotonic(), time.perf_counter()
         call.add_done_callback(self._note_end)
         if limit_s is not None:
-            timer = asyncio.get_running_loop().call_later(limit_s, self._hang, call, limit_s)
+            timer = asyncio.get_running_loop().call_later(limit_s, self._hang, call, items, limit_s)
             call.add_done_callback(lambda _: timer.cancel())
         return call
 
     def _note_end(self, call: asyncio.Future[Any]) -> None:
         self.busy_since = None
 
-    def _hang(self, call: asyncio.Future[Any], limit_s: float) -> None:
+    def _hang(self, call: asyncio.Future[Any], items: Sequence[Item], limit_s: float) -> None:
         if call.done():
             return
         if (kill := getattr(self.function, "kill", None)) is not None:
             kill()
-        self._thread.call(_close, self.function)  # should the call come back after all
+        back = self._thread.call(_close, self.function)  # should the call come back after all
+        back.add_done_callback(lambda _: _leave(items))
         self._thread.abandon()
         self.function, self._thread = _nothing, CallThread("penstock-instance")
         call.set_exception(Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)"))
@@ -92,6 +93,11 @@ class Post:
 
     def _let_go(self) -> None:
         _close(self.function)
+
+
+def _leave(items: Sequence[Item]) -> None:
+    for item in items:
+        item.leave()
 
 
 def _close(function: BatchFunction) -> None:

@@ -229,6 +229,8 @@ class EngineLink(asyncio.Protocol):
         finally:
             if number in self._asked:
                 self.tell(frames.frame(frames.GIVE_UP, frames.NUMBER.pack(number)))
+            # What failed is held by the future and holds this frame: a ring, which would keep the request's slots.
+            del future, request, inputs
 
     def _send(
         self,
@@ -276,7 +278,7 @@ class EngineLink(asyncio.Protocol):
         begin = min(starts)
         return inputs, begin, tuple(start - begin for start in starts)
 
-    def _receive(self, kind: int, content: bytes) -> None:
+    def _receive(self, kind: int, content: memoryview) -> None:
         if kind == frames.ANSWERS:
             for number, queue_s, compute_s in frames.ANSWERED.iter_unpack(content):
                 request = self._asked.pop(number)

@@ -166,6 +166,8 @@ class Scheduler:
             return await future
         finally:
             self.withdraw(item)
+            # What failed is held by the future and holds this frame: a ring, which would keep what was sent.
+            del future, item
 
     def enter(
         self,

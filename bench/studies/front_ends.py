@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PORT = 8140
+KINDS = ("frontend", "engine", "worker")
 _START_S = 240.0
 _OCTETS = "application/octet-stream"
 
@@ -45,14 +46,17 @@ class Cell:
 def cells(workers: int, quick: bool) -> list[Cell]:
     """What is measured; `quick`: the main road alone."""
     family = ("--workers", str(workers))
+    apart = (*family, "--isolate")
     eight = ("--rows", "8", "--concurrency", "64")
     rpc = ("--form", "grpc", "--concurrency", "64,256")
-    found = [Cell(f"{workers} front ends", family, "1,64,128,256,512", () if quick else (eight, rpc), poisson=True)]
+    loops = "1,64,256,512"
+    found = [
+        Cell(f"{workers} front ends, isolated", apart, loops, () if quick else (eight, rpc), poisson=True),
+        Cell(f"{workers} front ends", family, loops, poisson=True),
+    ]
     if not quick:
-        found.append(Cell(f"{workers} front ends, 3 instances", (*family, "--instances", "3"), "256,512"))
         found.append(Cell("one process", ("--workers", "0"), "1,64,256"))
-    found.append(Cell(f"wire, {workers} front ends", family, "64,128,256,512", wire=True))
-    return found
+    return [*found, Cell(f"wire, {workers} front ends", apart, "64,256,512", wire=True)]
 
 
 @contextmanager
@@ -84,18 +88,31 @@ def _answers(path: str) -> bool:
 
 
 def seconds_of(head: int) -> dict[str, float]:
-    """Processor seconds so far of a family's processes, by what they run."""
-    found: dict[str, float] = {}
+    """Processor seconds so far of a server's processes, by what they run; of the engine its event loop apart."""
+    parents: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            if int(process.name) != head and int(fields[1]) != head:
-                continue
-            line = (process / "cmdline").read_bytes()
-            kind = "engine" if b"serve.engine" in line else "front ends" if b"serve.frontend" in line else "others"
-            ticks = int(fields[11]) + int(fields[12])
-            found[kind] = found.get(kind, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    found: dict[str, float] = {}
+    for pid in (pid for pid in parents if _below(pid, head, parents)):
+        with suppress(OSError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            kind = next((kind for kind in KINDS if f"serve.{kind}".encode() in line), "head")
+            found[kind] = found.get(kind, 0.0) + _seconds(Path(f"/proc/{pid}/stat"))
+            if kind == "engine":
+                found["of it the event loop"] = _seconds(Path(f"/proc/{pid}/task/{pid}/stat"))
     return found
+
+
+def _below(pid: int, head: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != head:
+        pid = parents[pid]
+    return pid == head
+
+
+def _seconds(stat: Path) -> float:
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def asked(model: str, options: tuple[str, ...], seconds: float, processes: int, out: Path) -> list[dict[str, Any]]:

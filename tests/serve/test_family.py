@@ -78,6 +78,14 @@ def answers(server: Server, number: int = 1) -> bool:
     return True
 
 
+def answers_at(server: Server) -> bool:
+    """Whether the server says that it is ready, to whichever of its processes is asked."""
+    try:
+        return ready(server)
+    except OSError:
+        return False
+
+
 def ready(server: Server) -> bool:
     return server.ask("GET", "/v2/health/ready").status == 200
 
@@ -245,6 +253,71 @@ def test_a_slot_is_kept_as_long_as_its_batch_looks_at_it_though_its_request_has_
     until(lambda: server.metric("penstock_slots_taken") == 0)
 
 
+def turns_request(turns: int) -> bytes:
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}}
+    text = json.dumps({"inputs": [entry]}).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: here\r\nContent-Length: {len(text) + 8}\r\n"
+    said = f"Inference-Header-Content-Length: {len(text)}\r\n\r\n"
+    return head.encode() + said.encode() + text + np.int64(turns).tobytes()
+
+
+def test_requests_that_expire_whenever_leave_no_slot_taken(
+    slow_onnx: Path, start_server: StartServer, many: ThreadPoolExecutor
+) -> None:
+    server = start_server(slow_onnx, "--workers", "1", "--timeout-s", "0.03", "--max-queue-rows", "4")
+    answered = list(many.map(server.raw, [turns_request(turns) for turns in (1000, 2000, 4000, 8000) * 20]))
+    assert sum(b"no answer within" in answer for answer in answered) > 2
+    assert {answer[:4] for answer in answered} <= {b"200\n", b"503\n"}
+    until(lambda: server.metric("penstock_slots_taken") == 0)
+
+
+def test_a_batch_that_hangs_leaves_its_slots_once_its_process_has_ended(
+    slow_onnx: Path, start_server: StartServer
+) -> None:
+    server = start_server(slow_onnx, "--workers", "1", "--isolate", "--run-limit-s", "0.3")
+    assert server.raw(turns_request(10_000_000)).startswith(b"50")
+    until(lambda: server.metric("penstock_slots_taken") == 0 and server.raw(turns_request(1)).startswith(b"200\n"))
+
+
+def test_an_isolated_runner_takes_rows_from_where_any_front_end_has_them(
+    identity: Path, start_server: StartServer, many: ThreadPoolExecutor
+) -> None:
+    server = start_server(identity, "--workers", "2", "--isolate")
+
+    def ask(number: int) -> bool:
+        x = np.full((1 + number % 3, 2**17), number, np.float32)
+        answer = server.raw(request("same", x, binary=True))
+        return answer.startswith(b"200\n") and answer.endswith(x.tobytes())
+
+    assert all(many.map(ask, range(60)))
+    os.kill(members(server)["frontend"][0], signal.SIGKILL)
+    until(lambda: answers_at(server) and len(members(server)["frontend"]) == 2)
+    assert all(many.map(ask, range(60)))
+    assert server.metric("penstock_slots_taken") == 0
+
+
+def test_an_answer_of_any_shape_and_length_holds_up_nobody(tmp_path: Path, start_server: StartServer) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("ConstantOfShape", ["n"], ["y"])],
+        "long",
+        [helper.make_tensor_value_info("n", TensorProto.INT64, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["many"])],
+    )
+    path = tmp_path / "long.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+    server = start_server(path, "--workers", "1")
+    began = time.monotonic()
+    asked = {"inputs": [{"name": "n", "datatype": "INT64", "shape": [1], "data": [2**24]}]}
+    asked["parameters"] = {"binary_data_output": True}  # type: ignore[assignment]
+    answer = server.ask("POST", "/v2/models/long/infer", asked)
+    assert answer.status == 200
+    assert len(answer.body) > 2**26
+    assert time.monotonic() - began < 5  # a second or two; it grew with the square of the length
+
+
 @pytest.fixture(scope="module")
 def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """same.onnx: rows of any length, as they came."""
@@ -277,7 +350,7 @@ def test_nothing_is_left_of_a_family_whichever_way_it_ends(
 
 
 @pytest.fixture
-def many(server: Server) -> Iterator[ThreadPoolExecutor]:
+def many() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
         yield pool
 

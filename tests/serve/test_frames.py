@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +25,24 @@ def test_frames_come_apart_as_they_were_put_together(said: list[tuple[int, bytes
         heard += reader.feed(data[at : at + step])
         at, turn = at + step, turn + 1
     assert heard == said
+
+
+def test_a_long_frame_is_read_about_as_fast_as_it_comes() -> None:
+    def seconds(size: int) -> float:
+        data, reader, began = frames.frame(7, b"x" * size, b"end"), Frames(), time.perf_counter()
+        heard = [each for at in range(0, len(data), 65_536) for each in reader.feed(data[at : at + 65_536])]
+        assert [(kind, len(content)) for kind, content in heard] == [(7, size + 3)]
+        assert bytes(heard[0][1][-4:]) == b"xend"
+        return time.perf_counter() - began
+
+    assert seconds(2**26) < 40 * max(seconds(2**23), 0.002)  # 8 times the bytes; the square would be 64 times
+
+
+def test_what_is_longer_than_any_frame_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MOST_FRAME", 10)
+    assert frames.frame(1, b"12345", b"67890")
+    with pytest.raises(PenstockError, match=r"11 bytes are more than what passes .*--workers 0"):
+        frames.frame(1, b"12345", b"678901")
 
 
 def test_a_frame_that_is_too_long_is_no_frame() -> None:
