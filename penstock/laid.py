@@ -159,14 +159,18 @@ def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> boo
     """
     if not _FEW <= len(items) <= _MOST:
         return False
-    pieces = _laid_pieces(items, name, into.dtype) if all_laid(items) else _pieces(items, name, into.dtype)
-    if pieces is None:
+    if all_laid(items):
+        alike = all(form.inputs[name].dtype == into.dtype for form in {item.form for item in items})
+        held = pieces(items, name) if alike else None
+    else:
+        held = _pieces(items, name, into.dtype)
+    if held is None:
         return False
-    size = int(pieces[:, 1].sum())
+    size = int(held[:, 1].sum())
     if size < _SMALL or size > into.nbytes or not into.flags.c_contiguous:
         return False
     # Where containers forbid the call, or it copies less, numpy copies all of it.
-    return _copied(_whole(into, size), pieces) == size
+    return _copied(_whole(into, size), held) == size
 
 
 def scatter(answer: Arrays, items: Sequence[Arrays]) -> bool:
@@ -217,14 +221,12 @@ def _fits(answer: Arrays, form: Form) -> bool:
     )
 
 
-def _laid_pieces(items: Sequence[Laid], name: str, dtype: np.dtype[Any]) -> NDArray[np.uint64] | None:
-    """Where each of the arrays begins, and its bytes."""
-    if any(form.inputs[name].dtype != dtype for form in {item.form for item in items}):
-        return None
-    pieces = np.empty((len(items), 2), np.uint64)
-    pieces[:, 0] = [item.form.memory.address + item.slot + item.form.inputs[name].start for item in items]
-    pieces[:, 1] = [item.form.sizes[name] for item in items]
-    return pieces
+def pieces(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
+    """Of each request's array its address and its bytes."""
+    found = np.empty((len(items), 2), np.uint64)
+    found[:, 0] = [item.form.memory.address + item.slot + item.form.inputs[name].start for item in items]
+    found[:, 1] = [item.form.sizes[name] for item in items]
+    return found
 
 
 def _pieces(items: Sequence[Arrays], name: str, dtype: np.dtype[Any]) -> NDArray[np.uint64] | None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from penstock import buckets, cuda, events
+from penstock import buckets, cuda, events, rows
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
+from penstock.laid import Laid
 from penstock.launches import Launch, Parts, Prepared, Shapes, Turns
 
 _TIMED = 5
@@ -141,7 +142,7 @@ class Lane:
         context = self._engine.context(self._scratch, profile, self.stream)
         self._address(context, direct)
         launch = Launch(context, shapes, self._shaped(context, shapes), profile, direct)
-        launch.heavy = sum(map(self._bytes, self._engine.inputs, shapes)) >= _HEAVY_BYTES
+        launch.heavy = self.heavy(shapes)
         for name, shape in zip(self._engine.inputs, shapes, strict=True):
             self._staged_as(name, shape)[...] = rows[name]
         # A first launch prepares what may not be recorded; the next ones tell how long it takes.
@@ -179,6 +180,10 @@ class Lane:
             if recorded is not None:
                 cuda.call("cudaGraphDestroy", recorded)
             cuda.call("cudaStreamDestroy", recording)
+
+    def heavy(self, shapes: Shapes) -> bool:
+        """Whether copying a batch's inputs takes long enough to be seen to apart from its kernels."""
+        return sum(map(self._bytes, self._engine.inputs, shapes)) >= _HEAVY_BYTES
 
     def prepared(self, shapes: Shapes, *, batched: bool) -> Prepared:
         """Views for a batch of these shapes, in the captured size that it is best run in."""
@@ -231,6 +236,23 @@ class Lane:
             self._launched(batch.launch)
         self.wait()
 
+    def run_from(self, batch: Prepared, items: Sequence[Laid]) -> None:
+        """Run requests that lie in page-locked memory, and wait: nothing need be staged; the outputs are staged then.
+
+        Args:
+            batch: a heavy one.
+            items: whose rows it is of.
+        """
+        launch = batch.launch or self._uncaptured(batch)
+        for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
+            rows.copy(items, name, self.buffers[name], shape[0], self.stream)
+        if batch.launch is None:
+            self._compute(launch, self.stream)
+        else:
+            self._in_turn(launch)
+        self._copy_out(launch, self.stream)
+        self.wait()
+
     def _uncaptured(self, batch: Prepared) -> Launch:
         return Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile)
 
@@ -274,6 +296,11 @@ class Lane:
             cuda.call("cudaGraphLaunch", launch.graph, self.stream)
             return
         self._copy_in(launch, self.stream)
+        self._in_turn(launch)
+        self._copy_out(launch, self.stream)
+
+    def _in_turn(self, launch: Launch) -> None:
+        """A heavy launch's kernels, after those of the other lanes that were asked before."""
         turns = self._turns
         with turns.lock:
             if turns.last is not None:
@@ -282,7 +309,6 @@ class Lane:
             self._done.reverse()
             cuda.call("cudaEventRecord", self._done[0], self.stream)
             turns.last = self._done[0]
-        self._copy_out(launch, self.stream)
 
     def _enqueue(self, launch: Launch, stream: int | None = None) -> None:
         """Copies in, kernels, and copies out, on the lane's stream or one that records."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock import cuda
+from penstock.laid import Laid
 from penstock.lanes import Lane
 from penstock.launches import Parts, Prepared, Shapes
 from penstock.runtimes import InstanceDead
@@ -117,9 +119,21 @@ class Lease:
         """Where each input's rows are to be written."""
         return self._batch.inputs
 
-    def run(self) -> tuple[Any, ...]:
-        """The outputs, as views of the lane's memory, in the signature's order."""
-        self._lane.run(self._batch)
+    @property
+    def fetches(self) -> bool:
+        """Whether the GPU may fetch the rows from where they lie: small batches have the copies in their graph."""
+        return self._batched and self._lane.heavy(self._batch.shapes)
+
+    def run(self, items: Sequence[Laid] = ()) -> tuple[Any, ...]:
+        """The outputs, as views of the lane's memory, in the signature's order.
+
+        Args:
+            items: in page-locked memory, where `inputs` were not written: see `fetches`.
+        """
+        if items:
+            self._lane.run_from(self._batch, items)
+        else:
+            self._lane.run(self._batch)
         return self._batch.outputs
 
     def parts(self) -> Parts:

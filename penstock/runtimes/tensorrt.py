@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import buckets, cuda, engines
+from penstock import buckets, cuda, engines, rows
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.laid import GIVEN, gather, scatter, shape_of
+from penstock.laid import GIVEN, Laid, all_laid, gather, scatter, shape_of
 from penstock.lanes import Lane
 from penstock.launches import Parts, Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
@@ -124,17 +124,28 @@ class TensorRTRunner(BaseRunner):
         """Each item's rows are copied once on the way in, to where the GPU reads them, and once on the way out."""
         given = {tensor.name: [shape_of(item, tensor.name) for item in items] for tensor in self.inputs}
         with self.lease(tuple(map(_joint, given.values()))) as lease:
-            for name, staged in lease.inputs.items():
+            fetched = self._fetched(items) if lease.fetches else ()
+            for name, staged in lease.inputs.items() if not fetched else ():
                 if gather(items, name, staged):
                     continue
                 for item, part in zip(items, _parts(given[name]), strict=True):
                     _copy_in(name, item[name], staged[part] if staged.ndim else staged)
-            made = dict(zip((tensor.name for tensor in self.outputs), lease.run(), strict=True))
+            made = dict(zip((tensor.name for tensor in self.outputs), lease.run(fetched), strict=True))
             if scatter(made, items):
                 return [GIVEN] * len(items)
             # Copies, as the next batch is staged in the same place; each item's are views of them.
             answer = {tensor.name: made[tensor.name].astype(tensor.dtype) for tensor in self.outputs}
         return [answer] if len(items) == 1 else parted(answer, items)
+
+    def _fetched(self, items: Sequence[Arrays]) -> Sequence[Laid]:
+        """The items, if the GPU can fetch their rows itself: of the engine's dtypes, in page-locked memory."""
+        if not all_laid(items):
+            return ()
+        dtypes = self._engine.dtypes
+        for form in {item.form for item in items}:
+            if any(place.dtype != dtypes[name] for name, place in form.inputs.items()) or not rows.lock(form.memory):
+                return ()
+        return items
 
     def parts(self, feeds: Arrays) -> Parts:
         """What a batch takes on the GPU, and how much of that its copies in and out are; as it is run, captured or not.

@@ -78,6 +78,7 @@ TORCH_FREE = (
     "penstock.parity",
     "penstock.preprocess",
     "penstock.progress",
+    "penstock.rows",
     "penstock.receipt",
     "penstock.replay",
     "penstock.screen",

@@ -38,7 +38,8 @@ class Gpu:
         self.computing = self.together = 0
         self.seen: set[int] = set()
         self.hosted: set[int] = set()
-        self.copied = 0
+        self.copied = self.fetched = 0
+        self.locked: dict[int, int] = {}
         self.copy_s = self.far_s = 0.0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -92,6 +93,40 @@ class Gpu:
             time.sleep(self.copy_s)
             ctypes.memmove(to, source, size)
             self.copied += 1
+
+        self.streams[stream].append(copy)
+
+    def cudaDriverGetVersion(self) -> int:
+        return 13000
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> None:
+        self.locked[address] = size
+
+    def cudaHostUnregister(self, address: int) -> None:
+        del self.locked[address]
+
+    def cudaMemcpyBatchAsync(
+        self,
+        to: list[int],
+        sources: list[int],
+        sizes: list[int],
+        count: int,
+        attrs: Any,
+        at: Any,
+        few: int,
+        stream: int,
+    ) -> None:
+        assert count == len(to) == len(sources) == len(sizes)
+        assert (len(attrs), at, few) == (1, [0], 1)
+        for address, size in zip(sources, sizes, strict=True):
+            assert any(begin <= address <= address + size <= begin + whole for begin, whole in self.locked.items())
+        buffer = next(self.held[begin] for begin in self.held if begin == to[0])
+        assert to[-1] + sizes[-1] <= to[0] + ctypes.sizeof(buffer), "a copy leaves its buffer"
+
+        def copy() -> None:
+            for place, source, size in zip(to, sources, sizes, strict=True):
+                ctypes.memmove(place, source, size)
+            self.fetched += count
 
         self.streams[stream].append(copy)
 

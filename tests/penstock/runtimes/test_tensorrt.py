@@ -4,6 +4,9 @@ buffers, on a GPU in host memory, wherever the tests run.
 
 from __future__ import annotations
 
+import gc
+import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import artifact, cuda, engines, lanes, runtimes
+from penstock import artifact, cuda, engines, lanes, rows, runtimes
 from penstock.errors import PenstockError
+from penstock.laid import GIVEN, Form, Laid, Memory, Place
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.runtimes.tensorrt import TensorRTRunner
 from penstock.signature import Dim, Range, Signature, Tensor
@@ -296,3 +300,79 @@ def test_tensors_that_are_used_where_they_lie_take_no_copies(gpu: Gpu) -> None:
 def test_parts_of_shapes_that_no_profile_takes_are_refused(gpu: Gpu) -> None:
     with runner(gpu) as loaded, pytest.raises(PenstockError, match="profile takes"):
         loaded.parts(feeds(13))
+
+
+@pytest.fixture
+def fetching(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every captured batch is large enough for its rows to be fetched."""
+    monkeypatch.setattr(lanes, "_HEAVY_BYTES", 1)
+    rows._possible.cache_clear()
+    yield
+    rows._possible.cache_clear()
+
+
+def laid_requests(sizes: Sequence[int], n: Any = np.int32) -> tuple[list[Laid], list[dict[str, Any]]]:
+    """Requests that lie in one memory, with room for their answers, and what they ask."""
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, 2**16)
+    memory, found, asked, at = Memory(fd), [], [], 64
+    for number, size in enumerate(sizes):
+        inputs = (Place("x", np.dtype(np.float32), (size, 3), 0), Place("n", np.dtype(n), (size,), 12 * size + 8))
+        y = Place("y", np.dtype(np.float32), (size, 3), 0)
+        form = Form(memory, inputs, (y, Place("total", np.dtype(np.float32), (size,), y.end)))
+        item = Laid(form, at, at + 512)
+        asked.append(feeds(size, number))
+        for name, array in asked[-1].items():
+            item[name][...] = array  # type: ignore[index]
+        found.append(item)
+        at += 1024
+    return found, asked
+
+
+def assert_laid(requests: list[Laid], asked: list[dict[str, Any]]) -> None:
+    for request, wanted in zip(requests, asked, strict=True):
+        rooms = request.form.outputs.values()
+        answer = {place.name: place.at(request.form.memory.map, request.room or 0) for place in rooms}
+        assert_right(answer, wanted)
+
+
+@pytest.mark.parametrize("sizes", [[1], [2, 1], [1, 1, 2, 1], [3, 1, 2, 1], [1] * 12, [4, 4, 4], [5, 2]])
+def test_rows_are_fetched_from_where_they_lie_and_answers_laid_where_they_are_wanted(
+    gpu: Gpu, fetching: None, sizes: list[int]
+) -> None:
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        requests, asked = laid_requests(sizes)
+        assert loaded.run_together(requests) == [GIVEN] * len(sizes)
+        assert gpu.fetched >= 2 * len(sizes)
+        assert_laid(requests, asked)
+        assert len(gpu.locked) == 1
+        del requests
+        gc.collect()
+        assert not gpu.locked
+    assert not gpu.held
+
+
+@pytest.mark.parametrize("why", ["another dtype", "cannot be locked", "an old driver"])
+def test_rows_that_cannot_be_fetched_are_copied(
+    gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "cannot be locked":
+        gpu.broken = "cudaHostRegister"
+    if why == "an old driver":
+        monkeypatch.setattr(gpu, "cudaDriverGetVersion", lambda: 12060)
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        requests, asked = laid_requests([1, 2, 1, 3, 1], np.int64 if why == "another dtype" else np.int32)
+        assert loaded.run_together(requests) == [GIVEN] * 5
+        assert gpu.fetched == 0
+        assert_laid(requests, asked)
+
+
+def test_threads_whose_rows_are_fetched_get_their_own_answers(gpu: Gpu, fetching: None) -> None:
+    with runner(gpu, lanes=3) as loaded, ThreadPoolExecutor(6) as pool:
+        assert loaded.settled(10)
+        drawn = [laid_requests([1 + number % 3] * (1 + number % 4)) for number in range(40)]
+        assert all(answer[0] is GIVEN for answer in pool.map(loaded.run_together, [each for each, _ in drawn]))
+        for requests, asked in drawn:
+            assert_laid(requests, asked)
