@@ -32,6 +32,8 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length:[ \t]*(\d{1,18})")
 _IN_CHUNKS = re.compile(rb"(?i)\r\ntransfer-encoding:")
 # Joined before they are written; more is not worth the copy.
 _JOINED = 65_536
+# What is read while it is not known what comes: of a long body the less of it is copied from there, the better.
+_FIRST = 16_384
 # Bytes of a body that are read at once, and before others have their first turn.
 _AT_ONCE, _FIRST_TURN = 131_072, 2**20
 
@@ -71,7 +73,7 @@ class Connections:
         self.limits = limits
         self._gate = gate
         # What is received goes here until it is known what it is; it is read before the next connection's is.
-        self.scratch = memoryview(bytearray(MOST_HEAD))
+        self.scratch = memoryview(bytearray(_FIRST))
         # Of a server that ends: every answer asks its client to leave, and then the idle ones are closed too.
         self.leaving = self.closing = False
         # Requests that came on connections which had been closed for being idle.

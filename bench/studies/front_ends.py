@@ -46,17 +46,14 @@ class Cell:
 def cells(workers: int, quick: bool) -> list[Cell]:
     """What is measured; `quick`: the main road alone."""
     family = ("--workers", str(workers))
-    apart = (*family, "--isolate")
     eight = ("--rows", "8", "--concurrency", "64")
-    rpc = ("--form", "grpc", "--concurrency", "64,256")
+    rpc = ("--form", "grpc", "--concurrency", "256")
     loops = "1,64,256,512"
-    found = [
-        Cell(f"{workers} front ends, isolated", apart, loops, () if quick else (eight, rpc), poisson=True),
-        Cell(f"{workers} front ends", family, loops, poisson=True),
-    ]
+    found = [Cell(f"{workers} front ends", family, loops, () if quick else (eight, rpc), poisson=True)]
     if not quick:
+        found.append(Cell(f"{workers} front ends, isolated", (*family, "--isolate"), "64,512"))
         found.append(Cell("one process", ("--workers", "0"), "1,64,256"))
-    return [*found, Cell(f"wire, {workers} front ends", apart, "64,256,512", wire=True)]
+    return [*found, Cell(f"wire, {workers} front ends", (*family, "--instances", "3"), "64,512", wire=True)]
 
 
 @contextmanager
@@ -142,6 +139,14 @@ def shown(name: str, run: dict[str, Any], rows: int, used: dict[str, float], wal
     )
 
 
+def gpu_memory() -> str:
+    """What nvidia-smi says of it."""
+    asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
+    with suppress(OSError):
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip()  # noqa: S603
+    return "nothing"
+
+
 def measured(cell: Cell, model: str, path: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """All runs of a cell, each beside what the server's processes took meanwhile."""
     found: list[dict[str, Any]] = []
@@ -159,6 +164,7 @@ def measured(cell: Cell, model: str, path: str, args: argparse.Namespace) -> lis
         return [run["throughput_per_s"] for run in runs]
 
     with serving(command, "/v2/health/ready") as head:
+        print(f"{cell.name}: {gpu_memory()} of the GPU in use", flush=True)
         best = max((rate for each in cell.loops.split(",") for rate in ask(("--concurrency", each))), default=0.0)
         for options in cell.more:
             ask(options, 8 if "--rows" in options else 1)

@@ -7,8 +7,6 @@ graph for each batch size, pictures decoded on the GPU, `fast_queue`. An answer 
 numbers behind it, so that the load can check it as it checks the other's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Annotated, Any
