@@ -36,7 +36,13 @@ class Curve:
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, dict[int, _Least]] = {}
-        self.longest_s = 0.0
+        # The longest of this window, and of the one before.
+        self._since, self._longest_s, self._former_s = 0.0, 0.0, 0.0
+
+    @property
+    def longest_s(self) -> float:
+        """What no batch has taken longer than, of late."""
+        return max(self._longest_s, self._former_s)
 
     def told(self, kind: Hashable, rows: int, seconds: float, now: float) -> None:
         """A batch of `rows` was computed in `seconds`, and ended at `now`, on a clock that does not go back."""
@@ -45,8 +51,10 @@ class Curve:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
             sizes = self._kinds[kind] = {}
-        if seconds > self.longest_s:
-            self.longest_s = seconds
+        if now - self._since > _WINDOW_S:
+            self._former_s = self._longest_s if now - self._since <= 2 * _WINDOW_S else 0.0
+            self._since, self._longest_s = now, 0.0
+        self._longest_s = max(self._longest_s, seconds)
         held = sizes.get(rows)
         if held is None or now - held.since > 2 * _WINDOW_S:
             sizes[rows] = _Least(now, seconds, seconds)

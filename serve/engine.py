@@ -128,6 +128,8 @@ def _say(control: Control, line: str) -> None:
 async def _linked(fronts: Fronts, way: int, memory: int) -> None:
     """Have a front end ask over a way of its own, with what lies in its memory."""
     held = Memory(memory)
+    for model in list(fronts.repository.models.values()):
+        await asyncio.to_thread(model.scheduler.prepare, held)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), socket.socket(fileno=way))
 
 

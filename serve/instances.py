@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.laid import Memory
 from penstock.runtimes import InstanceDead, InstanceLost, Runner
 
 
@@ -48,6 +49,10 @@ class RunnerBatches:
         """End what its runner does, if that can be ended; its place is another's from now on."""
         self._leave()
         self._runner.kill()
+
+    def prepare(self, memory: Memory) -> None:
+        """Told of memory that requests will lie in, before they do."""
+        self._runner.prepare(memory)
 
     def settled(self, timeout_s: float) -> bool:
         """Wait for what the runner still prepares; False if that takes longer."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.laid import Memory
 from penstock.serve.batches import Item
 from penstock.serve.outcomes import Hung
 from penstock.serve.threads import CallThread
@@ -70,6 +71,12 @@ class Post:
         self._thread.abandon()
         self.function, self._thread = _nothing, CallThread("penstock-instance")
         call.set_exception(Hung(f"a batch did not come back within {limit_s:g} s (--run-limit-s)"))
+
+    def prepare(self, memory: Memory) -> None:
+        """Tell the function of memory that requests will lie in, where it wants to know."""
+        prepare = getattr(self.function, "prepare", None)
+        if prepare is not None:
+            prepare(memory)
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until what the function still prepares in the background is done; False if that takes longer."""

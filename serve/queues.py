@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import bisect
-import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from penstock.serve.batches import LAST, Item, order
 from penstock.serve.curves import Curve
@@ -24,6 +23,8 @@ class Queue:
         self.rows = 0
         self.max_rows = max_rows
         self._max_batch = max_batch
+        # Rows by priority, key and kind: whoever has a deadline is held against them, and a queue may be long.
+        self._groups: dict[tuple[int, Hashable, Hashable], int] = {}
 
     def admit(self, rows: int, taken: int) -> None:
         """Make room for rows, where those who give way leave enough.
@@ -46,7 +47,7 @@ class Queue:
 
     def enter(self, item: Item) -> None:
         item.queued = True
-        self.rows += item.rows
+        self._count(item, item.rows)
         if not self.items or ((last := self.items[-1]).priority <= item.priority and last.number < item.number):
             self.items.append(item)  # as nearly all do
         else:
@@ -57,7 +58,7 @@ class Queue:
         if all(item is held for item, held in zip(items, self.items, strict=False)):
             for item in items:
                 item.queued = False
-                self.rows -= item.rows
+                self._count(item, -item.rows)
             del self.items[: len(items)]  # as nearly all do
             return
         for item in items:
@@ -69,7 +70,7 @@ class Queue:
             return
         item.queued = False
         del self.items[bisect.bisect_left(self.items, order(item), key=order)]
-        self.rows -= item.rows
+        self._count(item, -item.rows)
 
     def meet(self, item: Item, timeout_s: float, curve: Curve, instances: int) -> None:
         """Refuse an item that could not be answered in time, however well everything goes.
@@ -79,22 +80,31 @@ class Queue:
         """
         if timeout_s > curve.longest_s * (2 + self.rows):
             return
-        ahead = list(itertools.takewhile(lambda other: other.priority <= item.priority, self.items))
+        ahead: dict[tuple[Hashable, Hashable], int] = {}
+        for (priority, key, kind), count in self._groups.items():
+            if priority <= item.priority:
+                ahead[key, kind] = ahead.get((key, kind), 0) + count
         own_s = curve.at_least(item.kind, item.rows, item.arrived)
         if own_s + self._least_s(ahead, item, curve) / instances > timeout_s:
             raise Unmeetable(
-                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(held.rows for held in ahead)} rows "
+                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(ahead.values())} rows "
                 f"wait before it, and such a batch takes {own_s:.2g} s at the least"
             )
 
-    def _least_s(self, ahead: list[Item], item: Item, curve: Curve) -> float:
+    def _least_s(self, ahead: Mapping[tuple[Hashable, Hashable], int], item: Item, curve: Curve) -> float:
         """Seconds that the batches take at least that go before an item's own, one after the other."""
-        rows: dict[tuple[Hashable, Hashable], int] = {}
-        for other in ahead:
-            rows[other.key, other.kind] = rows.get((other.key, other.kind), 0) + other.rows
         total_s = 0.0
-        for (key, kind), count in rows.items():
+        for (key, kind), count in ahead.items():
             # Its own batch takes along those of its key that fill none.
             batches = count // self._max_batch if key == item.key else -(-count // self._max_batch)
             total_s += batches * curve.at_least(kind, min(count, self._max_batch), item.arrived)
         return total_s
+
+    def _count(self, item: Item, rows: int) -> None:
+        self.rows += rows
+        group = item.priority, item.key, item.kind
+        count = self._groups.get(group, 0) + rows
+        if count:
+            self._groups[group] = count
+        else:
+            del self._groups[group]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol
 
+from penstock.laid import Memory
 from penstock.runtimes import InstanceDead, InstanceLost
 from penstock.serve.batches import LAST, Item, Reply, choose, share
 from penstock.serve.curves import Curve
@@ -370,6 +371,11 @@ class Scheduler:
                 continue
             self._dead -= 1
             return
+
+    def prepare(self, memory: Memory) -> None:
+        """Tell the instances of memory that requests will lie in; it may take a while."""
+        for instance in list(self._instances):
+            instance.prepare(memory)
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until what the instances still prepare in the background is done; False if that takes longer."""

@@ -37,7 +37,7 @@ class API(litserve.LitAPI):  # type: ignore[misc]
         self.held: dict[int, Any] = {}
         mean = torch.tensor([0.485, 0.456, 0.406], device=device, dtype=torch.float16).view(1, 3, 1, 1)
         std = torch.tensor([0.229, 0.224, 0.225], device=device, dtype=torch.float16).view(1, 3, 1, 1)
-        with torch.inference_mode():
+        with torch.no_grad():
             for size in SIZES:
                 given = torch.zeros(size, 150_528, dtype=torch.uint8, device=device)
 

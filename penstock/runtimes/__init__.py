@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from penstock.arrays import join, take
 from penstock.errors import PenstockError
-from penstock.laid import GIVEN, all_laid, gather, scatter, shape_of
+from penstock.laid import GIVEN, Memory, all_laid, gather, scatter, shape_of
 from penstock.signature import Arrays, Signature, Tensor
 
 
@@ -62,6 +62,8 @@ class Runner(Protocol):
     def run(self, feeds: Arrays) -> dict[str, Any]: ...
 
     def run_together(self, items: Sequence[Arrays]) -> list[dict[str, Any]]: ...
+
+    def prepare(self, memory: Memory) -> None: ...
 
     def settled(self, timeout_s: float | None = None) -> bool: ...
 
@@ -106,6 +108,9 @@ class BaseRunner:
         if scatter(answer, items):
             return [GIVEN] * len(items)
         return [answer] if len(items) == 1 else parted(answer, items)
+
+    def prepare(self, memory: Memory) -> None:
+        """Told of memory that requests will lie in, before they do."""
 
     def settled(self, timeout_s: float | None = None) -> bool:
         """Wait until what a runner still prepares in the background is done; False if that takes longer."""

@@ -25,7 +25,7 @@ import numpy as np
 from penstock import buckets, cuda, engines, rows
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.laid import GIVEN, Laid, all_laid, gather, scatter, shape_of
+from penstock.laid import GIVEN, Laid, Memory, all_laid, gather, scatter, shape_of
 from penstock.lanes import Lane
 from penstock.launches import Parts, Shapes, Turns
 from penstock.leases import CLOSED, Free, Lease
@@ -112,6 +112,10 @@ class TensorRTRunner(BaseRunner):
         """Capture a batch; one that cannot be, as where an If decides, is launched kernel by kernel."""
         with suppress(cuda.CudaError, PenstockError):
             lane.capture(shapes, synthesize(self._signature, sizes).inputs)
+
+    def prepare(self, memory: Memory) -> None:
+        cuda.call("cudaSetDevice", self._engine.device)
+        rows.lock(memory)
 
     def settled(self, timeout_s: float | None = None) -> bool:
         self._background.join(timeout_s)

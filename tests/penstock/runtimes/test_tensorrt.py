@@ -353,6 +353,15 @@ def test_rows_are_fetched_from_where_they_lie_and_answers_laid_where_they_are_wa
     assert not gpu.held
 
 
+def test_memory_is_locked_before_the_first_request_lies_in_it_and_once(gpu: Gpu, fetching: None) -> None:
+    with runner(gpu) as loaded:
+        ((request, *_), _) = laid_requests([1])
+        loaded.prepare(request.form.memory)
+        assert len(gpu.locked) == 1
+        gpu.broken = "cudaHostRegister"
+        loaded.prepare(request.form.memory)
+
+
 @pytest.mark.parametrize("why", ["another dtype", "cannot be locked", "an old driver"])
 def test_rows_that_cannot_be_fetched_are_copied(
     gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch, why: str
