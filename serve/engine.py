@@ -93,6 +93,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
         if access.gate is not None:
             metrics.include(access.gate.families)
         config = server.config(fronts.telling(app), connections)  # front ends have asked for keys
+        config.forwarded_allow_ips = "*"  # nobody else is connected: of the client's scheme and address they say it all
         running = DealtServer(config, connections, repository, Calls(), settings.drain, print)
         running.control = control
         troubles: list[str] = []

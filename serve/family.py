@@ -251,9 +251,11 @@ class Family:
                     front.control.tell("link", [other.fileno()])
 
     def _deal_all(self) -> None:
-        """Deal each connection that waits to the front end that has the fewest."""
+        """Deal each connection that waits to the front end that has the fewest, of those that know the models."""
         while True:
-            fronts = [front for front in self.fronts if front.well] or [front for front in self.fronts if front.ready]
+            ready = [front for front in self.fronts if front.ready]
+            well = [front for front in ready if front.well]
+            fronts = [front for front in well if front.linked] or well or ready
             try:
                 connection = self._listener.accept()[0] if fronts else None
             except BlockingIOError:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,33 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def test_a_front_end_that_begins_while_there_is_no_engine_knows_no_models_and_says_why(
+    models: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, "--workers", "1")
+    os.kill(members(server)["frontend"][0], signal.SIGKILL)
+    roads = {INFER: "POST", "/predict/pair": "POST", "/v2/models/pair": "GET", "/v2/health/ready": "GET"}
+    told: dict[str, set[str]] = {path: set() for path in roads}
+
+    def all_told() -> bool:
+        for pid in members(server)["engine"]:
+            os.kill(pid, signal.SIGKILL)
+        for path, method in roads.items():
+            with suppress(OSError):  # the connection of the one that was killed
+                told[path].add(server.ask(method, path, asked() if method == "POST" else None).json.get("error"))
+        return all(told.values())
+
+    until(all_told)
+    assert set().union(*told.values()) == {"the engine is being restarted; try again soon"}
+    until(lambda: ready(server) and answers(server))
+
+
+def test_redirects_lead_to_the_host_and_scheme_that_the_client_asked(server: Server) -> None:
+    until(lambda: answers(server) and ready(server))
+    answer = server.ask("GET", "/docs/", headers={"Host": "models.example.com"})
+    assert (answer.status, answer.headers["location"]) == (307, "http://models.example.com/docs")
 
 
 def test_a_dead_engine_fails_what_it_was_asked_and_no_more(slow_onnx: Path, start_server: StartServer) -> None:
