@@ -97,13 +97,13 @@ class Family:
         shown: Callable[[int, str], None],
     ) -> None:
         self._meters = meters.created()
+        self._kept: int | None = None
         self._listener, self._say, self._shown = listener, say, shown
         self._settings = settings
         self._what = {
             "paths": [str(path) for path in paths],
             "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
             "workers": workers,
-            "meters": self._meters,
             "slots_bytes": settings.slots_mb * 2**20,
         }
         self.engine = Member("the engine", "penstock.serve.engine")
@@ -148,6 +148,8 @@ class Family:
             waker.close()
             sleeper.close()
             os.close(self._meters)
+            if self._kept is not None:
+                os.close(self._kept)
         return self.lost
 
     def _signalled(self, number: int, _frame: Any) -> None:
@@ -160,10 +162,12 @@ class Family:
     def _begin(self, member: Member) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            what = orjson.dumps({**self._what, "control": other.fileno()}).decode()
+            told = {"control": other.fileno(), "meters": self._meters}
+            if member is self.engine and self._kept is not None:
+                told["kept"] = self._kept
             member.process = subprocess.Popen(  # noqa: S603
-                python_command(member.module, what),
-                pass_fds=[other.fileno(), self._meters],
+                python_command(member.module, orjson.dumps({**self._what, **told}).decode()),
+                pass_fds=list(told.values()),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's ^C is not for it
                 env=parents.environment(),
@@ -213,8 +217,15 @@ class Family:
             self._say(message["line"])
         elif what == "alive":
             member.open = message.get("open", 0)
-        elif what == "failed" and not self._announced:
-            self._failure = failures.raised(message)
+        elif what == "failed":
+            failure = failures.raised(message)
+            if self._announced:
+                log.error("%s cannot begin anew: %s", member.name, failure)
+            else:
+                self._failure = failure
+        elif what == "kept":
+            former, self._kept = self._kept, descriptors.pop()
+            descriptors += [] if former is None else [former]
         elif what == "ready":
             member.ready, member.told = True, message
             member.memory = descriptors[0] if descriptors else None
@@ -310,7 +321,8 @@ class Family:
         member.deaths = member.deaths + 1 if not was_ready else 0
         wait_s = _BACKOFF_S[min(member.deaths, len(_BACKOFF_S) - 1)]
         member.again_at = time.monotonic() + wait_s
-        log.error("%s (process %d) ended: %s; it is restarted", member.name, pid, _ended(code))
+        stays = "; what clients have set stays, what it counted begins anew" if member is self.engine else ""
+        log.error("%s (process %d) ended: %s; it is restarted%s", member.name, pid, _ended(code), stays)
 
     def _forget(self, member: Member) -> None:
         if member.control is not None:

@@ -144,6 +144,53 @@ def test_redirects_lead_to_the_host_and_scheme_that_the_client_asked(server: Ser
     assert (answer.status, answer.headers["location"]) == (307, "http://models.example.com/docs")
 
 
+def test_what_clients_have_set_outlives_the_engine(
+    tmp_path: Path, fake_artifact: Callable[..., Any], start_server: StartServer
+) -> None:
+    for name in ("one", "other", "gone"):
+        fake_artifact(tmp_path / "models", name)
+    traces = tmp_path / "traces"
+    server = start_server(tmp_path / "models", "--workers", "1", "--trace-file", traces, "--route", "old=one")
+    fake_artifact(tmp_path / "models", "one")  # version 2, which nobody has loaded
+    fake_artifact(tmp_path / "models", "new")
+    for method, path, body in (
+        ("PUT", "/v2/routes", {"r": {"one": 1, "other": 3}}),
+        ("POST", "/v2/repository/models/gone/unload", {}),
+        ("POST", "/v2/logging", {"log_info": False, "log_verbose_level": 0}),
+        ("POST", "/v2/trace/setting", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}),
+        ("POST", "/v2/models/other/trace/setting", {"trace_rate": "7"}),
+        ("POST", "/v2/models/one/infer", asked()),
+    ):
+        assert server.ask(method, path, body).status == 200
+    until(lambda: len(json.loads(traces.read_text())) == 2)
+    paths = ("/v2/routes", "/v2/logging", "/v2/trace/setting", "/v2/models/other/trace/setting", "/v2/models/one")
+
+    def held() -> list[Any]:
+        return [*(server.ask("GET", path).json for path in paths), server.ask("POST", "/v2/repository/index").json]
+
+    before = held()
+    for _ in range(2):  # what it was given, it hands on
+        dead = members(server)["engine"]
+        os.kill(dead[0], signal.SIGKILL)
+        until(lambda: ready(server) and members(server)["engine"] not in ([], dead))  # noqa: B023
+        assert held() == before
+    assert server.ask("POST", "/v2/models/one/infer", asked()).status == 200
+    until(lambda: len(json.loads(traces.read_text())) == 4)
+    assert "what clients have set stays, what it counted begins anew" in server.log
+
+
+def test_a_server_whose_models_were_all_unloaded_has_none_after_its_engine_ended(
+    models: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, "--workers", "1")
+    assert server.ask("POST", "/v2/repository/models/pair/unload").status == 200
+    dead = members(server)["engine"]
+    os.kill(dead[0], signal.SIGKILL)
+    until(lambda: server.ask("POST", "/v2/repository/index").status == 200 and members(server)["engine"] != dead)
+    assert server.ask("POST", "/v2/repository/models/pair/load").status == 200
+    assert answers(server)
+
+
 def test_a_dead_engine_fails_what_it_was_asked_and_no_more(slow_onnx: Path, start_server: StartServer) -> None:
     server = start_server(slow_onnx, "--workers", "1")
     turns = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [100_000]}]}
