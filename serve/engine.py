@@ -10,6 +10,7 @@ import asyncio
 import functools
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             watch=watch,
             gather=lambda: fronts.gather(_GATHER_S),
         )
-        connections = Connections(app.infer, settings.connections)
+        # Of clients' connections the head sees to it that they are not too many; these are front ends'.
+        connections = Connections(app.infer, replace(settings.connections, connections=sys.maxsize))
         if access.gate is not None:
             metrics.include(access.gate.families)
         config = server.config(fronts.telling(app), connections)  # front ends have asked for keys

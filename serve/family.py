@@ -38,6 +38,8 @@ _TICK_S = 0.25
 # A process that has not answered for so long is dealt no connection; and after so long it is ended.
 _LATE_S, _STALLED_S = 1.0, 5.0
 _HANDSHAKES_S, _PAUSE_S = 0.1, 0.02
+# How old the count of connections may be by which one is refused, and how long a new one is waited for at once.
+_COUNTED_S, _MOMENT_S = 0.005, 0.001
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 # Processes that were told to end at once have so long to say what they leave unanswered.
 _CUT_S = 2.0
@@ -46,7 +48,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Member:
-    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models."""
+    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models.
+
+    `dealt` are the connections that it was dealt, and `open` those that it has, as far as is known.
+    """
 
     name: str
     module: str
@@ -57,7 +62,9 @@ class Member:
     heard: float = 0.0
     asked: bool = False
     asked_at: float = 0.0
+    dealt: int = 0
     open: int = 0
+    counted_at: float = 0.0
     memory: int | None = None
     deaths: int = 0
     again_at: float = 0.0
@@ -103,7 +110,6 @@ class Family:
         self._what = {
             "paths": [str(path) for path in paths],
             "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
-            "workers": workers,
             "slots_bytes": settings.slots_mb * 2**20,
         }
         self.engine = Member("the engine", "penstock.serve.engine")
@@ -174,7 +180,7 @@ class Family:
             )
         member.control = Control(own)
         member.ready = member.linked = member.asked = False
-        member.heard, member.open = time.monotonic(), 0
+        member.heard, member.open, member.dealt = time.monotonic(), 0, 0
         self._selector.register(own, selectors.EVENT_READ, member)
 
     def _step(self, within_s: float = _TICK_S) -> None:
@@ -216,7 +222,9 @@ class Family:
         if what == "say":
             self._say(message["line"])
         elif what == "alive":
-            member.open = message.get("open", 0)
+            if member is not self.engine:  # those on their way to it are not among those that it counts
+                member.open = message["open"] + member.dealt - message["dealt"]
+                member.counted_at = time.monotonic()
         elif what == "failed":
             failure = failures.raised(message)
             if self._announced:
@@ -262,11 +270,19 @@ class Family:
                     front.control.tell("link", [other.fileno()])
 
     def _deal_all(self) -> None:
-        """Deal each connection that waits to the front end that has the fewest, of those that know the models."""
+        """Deal each connection that waits to the front end that has the fewest, of those that know the models.
+
+        Those that are over the limit are dealt too: a front end tells them so.
+        """
+        most = self._settings.connections.connections
         while True:
             ready = [front for front in self.fronts if front.ready]
             well = [front for front in ready if front.well]
             fronts = [front for front in well if front.linked] or well or ready
+            is_over = sum(front.open for front in self.fronts) >= most
+            if is_over and self._count_anew(well):
+                time.sleep(_MOMENT_S)
+                return
             try:
                 connection = self._listener.accept()[0] if fronts else None
             except BlockingIOError:
@@ -279,9 +295,27 @@ class Family:
                 return
             with connection:
                 for front in sorted(fronts, key=lambda front: front.open):
-                    if front.control is not None and front.control.tell("connection", [connection.fileno()]):
-                        front.open += 1
+                    if front.control is not None and front.control.tell(
+                        "connection", [connection.fileno()], is_over=is_over
+                    ):
+                        front.dealt, front.open = front.dealt + 1, front.open + 1
                         break
+
+    def _count_anew(self, fronts: list[Member]) -> bool:
+        """Whether it is still to be heard how many connections there are now; connections end without a word."""
+        for front in fronts:
+            if not front.asked and time.monotonic() - front.counted_at > _COUNTED_S:
+                self._ask(front)
+        return any(front.asked for front in fronts)
+
+    def _ask(self, member: Member) -> None:
+        """Have a process say that it runs."""
+        assert member.control is not None
+        told: dict[str, Any] = {}
+        if member is self.engine:
+            told["troubles"] = [other.trouble for other in self._members if not other.well]
+        member.asked_at = time.monotonic()
+        member.asked = member.control.tell("alive", **told)
 
     def _look_after(self, member: Member) -> None:
         now = time.monotonic()
@@ -299,9 +333,7 @@ class Family:
             member.asked = False
             member.process.kill()
         elif member.ready and not member.asked and now - member.heard > _TICK_S and member.control is not None:
-            troubles = [other.trouble for other in self._members if not other.well]
-            member.asked_at = now
-            member.asked = member.control.tell("alive", troubles=troubles if member is self.engine else [])
+            self._ask(member)
 
     def _note_death(self, member: Member) -> None:
         """A process has ended: begin it anew, unless all is to end."""
@@ -310,7 +342,7 @@ class Family:
         self._forget(member)
         if member.memory is not None:
             os.close(member.memory)
-        member.process, member.memory, was_ready = None, None, member.ready
+        member.process, member.memory, member.open, was_ready = None, None, 0, member.ready
         member.ready = member.linked = False
         if self._told_at is not None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -243,8 +244,6 @@ def test_a_model_that_cannot_be_served_ends_the_family(tmp_path: Path, start_ser
 
 
 def test_connections_are_dealt_evenly(server: Server) -> None:
-    import http.client
-
     def open_files(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
@@ -260,6 +259,41 @@ def test_connections_are_dealt_evenly(server: Server) -> None:
     for connection in held:
         connection.close()
     assert min(grown) >= 8
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_there_are_as_many_connections_as_may_be_of_all_front_ends_together(
+    models: Path, start_server: StartServer, most: int
+) -> None:
+    server = start_server(models, "--workers", "2", "--max-connections", str(most))
+
+    held: list[http.client.HTTPConnection] = []
+
+    def asks(connection: http.client.HTTPConnection) -> int:
+        connection.request("GET", "/v2/models/pair")  # which the engine answers
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def is_taken() -> bool:
+        connection = server.connect()
+        with suppress(OSError):  # it may be refused before it has asked
+            if asks(connection) == 200:
+                held.append(connection)
+                return True
+        connection.close()
+        return False
+
+    for _ in range(most):
+        until(is_taken, 2)
+    for number in range(12):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as over:
+            told = over.makefile("rb").read()
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert f"{most} connections are open, as many as there may be (--max-connections)".encode() in told
+        held.pop(number % most).close()
+        until(is_taken, 2)
+    assert {asks(each) for each in held} == {200}
 
 
 def test_figures_are_those_of_all_processes(models: Path, start_server: StartServer) -> None:
