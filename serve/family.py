@@ -89,6 +89,7 @@ class Family:
         paths: of models.
         settings: of the server.
         workers: front ends.
+        slots_bytes: the memory of each for requests under way.
         listener: bound, and not listened at yet.
         say: told in lines what goes on.
         shown: told once that the server answers, how many declared models do not, and the first that does.
@@ -99,6 +100,7 @@ class Family:
         paths: Sequence[Path],
         settings: Settings,
         workers: int,
+        slots_bytes: int,
         listener: socket.socket,
         say: Say,
         shown: Callable[[int, str], None],
@@ -110,7 +112,7 @@ class Family:
         self._what = {
             "paths": [str(path) for path in paths],
             "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
-            "slots_bytes": settings.slots_mb * 2**20,
+            "slots_bytes": slots_bytes,
         }
         self.engine = Member("the engine", "penstock.serve.engine")
         self.fronts = [Member(f"front end {number}", "penstock.serve.frontend") for number in range(workers)]
@@ -397,7 +399,8 @@ class Family:
         took = time.monotonic() - self._told_at
         why = ""
         if self.lost:
-            why = " (a second signal cut them)" if self._force else " (cut after --drain-s)"
+            limit_s = self._settings.drain.drain_s
+            why = " (a second signal cut them)" if self._force else f" (cut after --drain-s {limit_s:g})"
         self._say(f"drained in {took:.1f} s: {self._answered} requests answered meanwhile, {self.lost} lost{why}")
 
     def _steps(self, over: Callable[[], bool], until: float) -> None:

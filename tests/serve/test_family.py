@@ -330,13 +330,17 @@ def test_a_request_that_is_given_up_leaves_no_slot_taken(slow_onnx: Path, start_
     )
 
 
-def test_a_server_whose_slots_are_taken_says_so_and_answers_again(identity: Path, start_server: StartServer) -> None:
-    server = start_server(identity, "--workers", "1", "--slots-mb", "1")
-    wide = np.zeros((1, 2**19), np.float32)
+def test_what_no_slot_can_ever_hold_is_too_large(identity: Path, start_server: StartServer) -> None:
+    server = start_server(identity, "--workers", "1", "--slots-mb", "1", "--max-body-mb", "1")
     small = np.arange(8, dtype=np.float32).reshape(1, 8)
-    answer = server.raw(request("same", wide, binary=True))
-    assert answer.startswith(b"503\n")
-    assert b"--slots-mb" in answer
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 300_000], "data": [0] * 300_000}
+    content = json.dumps({"inputs": [entry]}, separators=(",", ":")).encode()
+    assert len(content) < 2**20
+    answer = server.ask("POST", "/v2/models/same/infer", content)
+    assert (answer.status, answer.error) == (
+        413,
+        "its tensors take 1200000 bytes; 1048576 are the most here (--slots-mb)",
+    )
     assert server.raw(request("same", small, binary=True)).startswith(b"200\n")
 
 
