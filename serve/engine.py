@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from penstock.errors import PenstockError
 from penstock.laid import Memory
-from penstock.serve import failures, kept, lifecycle, logs, server, supervised, telemetry, threads
+from penstock.serve import failures, gauges, kept, lifecycle, logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_app
 from penstock.serve.connection import Connections
@@ -106,6 +106,8 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
         running = DealtServer(config, connections, repository, Calls(), settings.drain, print)
         running.control = control
         troubles: list[str] = []
+        processes: dict[str, int] = {}
+        metrics.include(lambda: gauges.processes(processes))
         repository.troubles = lambda: troubles
 
         def heard(message: dict[str, Any], descriptors: list[int]) -> None:
@@ -114,6 +116,8 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 control.tell("alive")
                 fronts.keep()
                 troubles[:] = message["troubles"]
+                processes.clear()
+                processes.update(message["processes"])
             elif what == "link":
                 supervised.keep(_linked(fronts, *descriptors))
             elif what == "connection":
