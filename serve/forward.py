@@ -48,6 +48,9 @@ class Forward:
             for name, value in scope["headers"]
             if name.decode("latin-1") not in _OWN
         ]
+        if scope.get("server") and all(name != "host" for name, _ in headers):  # as HTTP/1.0 may leave out
+            host, port = scope["server"]
+            headers.append(("host", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
         headers.append(("X-Forwarded-Proto", scope["scheme"]))
         if scope.get("client"):
             headers.append(("X-Forwarded-For", scope["client"][0]))

@@ -47,3 +47,10 @@ def test_what_a_client_says_of_its_address_is_not_passed_on(passed_on: Any) -> N
     assert "6.6.6.6" not in head
     assert "https" not in head
     assert "\r\nX-Forwarded-Proto: http\r\n" in head
+
+
+@pytest.mark.parametrize(("server", "host"), [(("10.0.0.1", 8000), "10.0.0.1:8000"), (("::1", 8000), "[::1]:8000")])
+def test_where_a_client_names_no_host_it_is_where_it_came_to(
+    passed_on: Any, server: tuple[str, int], host: str
+) -> None:
+    assert f"\r\nhost: {host}\r\n" in passed_on([], server=server)
