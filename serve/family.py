@@ -316,7 +316,11 @@ class Family:
         told: dict[str, Any] = {}
         if member is self.engine:
             told["troubles"] = [other.trouble for other in self._members if not other.well]
-            pids = {other.name.removeprefix("the "): other.process.pid for other in self._members if other.process}
+            pids = {
+                other.name.removeprefix("the ").replace(" ", "-"): other.process.pid
+                for other in self._members
+                if other.process
+            }
             told["processes"] = {"head": os.getpid(), **pids}
         member.asked_at = time.monotonic()
         member.asked = member.control.tell("alive", **told)

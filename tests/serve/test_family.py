@@ -307,7 +307,7 @@ def test_figures_are_those_of_all_processes(models: Path, start_server: StartSer
     assert stats["inference_count"] == 30
     assert len(server.ask("GET", "/debug/slow").json["requests"]) == 31
     assert server.metric("penstock_front_ends") == 3
-    names = ("head", "engine", "front end 0", "front end 1", "front end 2")
+    names = ("head", "engine", "front-end-0", "front-end-1", "front-end-2")
     series = [f'penstock_process_resident_memory_bytes{{process="{name}"}}' for name in names]
     until(lambda: all(server.metric(each) > 2**20 for each in series))
     assert server.metric(series[1]) == pytest.approx(server.metric("process_resident_memory_bytes"), rel=0.1)

@@ -116,7 +116,7 @@ def test_a_server_tells_its_instances_its_models_sizes_and_its_memory(server: Se
 
 
 def test_each_process_of_a_family_has_its_series_and_one_that_is_gone_has_none() -> None:
-    found = {metric.name: metric for metric in gauges.processes({"head": os.getpid(), "front end 0": 2**22 + 1})}
+    found = {metric.name: metric for metric in gauges.processes({"head": os.getpid(), "front-end-0": 2**22 + 1})}
     memory = found["penstock_process_resident_memory_bytes"]
     assert [sample.labels for sample in memory.samples] == [{"process": "head"}]
     assert memory.samples[0].value > 2**20
