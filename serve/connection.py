@@ -96,7 +96,12 @@ class Connections:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """What one client sends and is sent, a request at a time; requests that come early wait for their turn."""
+    """What one client sends and is sent, a request at a time; requests that come early wait for their turn.
+
+    `is_over` is set of one that is over the limit by another's count, before it is made.
+    """
+
+    is_over = False
 
     def __init__(self, server: Connections, behind: Callable[[Connection], Behind], state: Any, loop: Any) -> None:
         self._server, self._make_behind, self._state, self._loop = server, behind, state, loop
@@ -114,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         most = self._server.limits.connections
-        if len(self._state.connections) >= most:
+        if self.is_over or len(self._state.connections) >= most:
             refuse(transport, 503, f"{most} connections are open, as many as there may be (--max-connections)")
             return
         self._state.connections.add(self)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import signal
 import socket
 import struct
@@ -137,6 +138,8 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(min(_TICK_S, left))
 
     def _cut(self) -> None:
+        # uvicorn would log each that is cancelled, with a traceback; they are counted and told below.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
         for connection in list(self.server_state.connections):
             connection.cut()  # type: ignore[union-attr] # ours all have it
         for task in list(self.server_state.tasks):
@@ -164,6 +167,10 @@ class DrainingServer(uvicorn.Server):
         """Requests that were received and have no answer: over HTTP, over gRPC, and on connections that had ended."""
         over_http = sum(connection.owed for connection in self.server_state.connections)  # type: ignore[union-attr]
         return int(over_http) + self._calls.owed + self._connections.late
+
+
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 def end_process(lost: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter
 
 from penstock.errors import PenstockError
 from penstock.laid import Memory
-from penstock.serve import failures, lifecycle, logs, server, supervised, telemetry, threads
+from penstock.serve import failures, gauges, kept, lifecycle, logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_app
 from penstock.serve.connection import Connections
@@ -55,16 +56,22 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
     Raises:
         PenstockError: no model can be served.
     """
-    metrics, regions, tracer = Metrics(), Regions(settings.bounds.shared_memory), Tracer(settings.trace_file)
+    metrics, regions = Metrics(), Regions(settings.bounds.shared_memory)
+    before = kept.read(told["kept"]) if "kept" in told else None  # what the engine was that ended
+    if before is None:
+        tracer = Tracer(settings.trace_file)
+    else:
+        before.set_again(regions)
+        tracer = Tracer(settings.trace_file, before.tracing, before.traces)
     access = Access(settings.access)
     with telemetry.opened(settings.otel) as spans:
         watched = (spans, request_log(settings.log_requests))
         watch = Watch(metrics, tuple(told for told in watched if told is not None))
         repository, besides = lifecycle.open_with(
-            list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle
+            list(map(Path, told["paths"])), settings.limits, metrics, settings.lifecycle, before
         )
         server.announce(repository, functools.partial(_say, control))
-        if not repository.models and repository.mode != "poll":
+        if repository.failures and not repository.models and repository.mode != "poll":  # clients may unload them all
             raise PenstockError("no model can be served; the reasons stand above")
 
         def counted(figures: dict[str, Any]) -> None:
@@ -77,6 +84,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 access.gate.add(figures["gate"])
 
         fronts = Fronts(repository, counted, tracer, regions)
+        fronts.keep = kept.Keeper(control, repository, tracer, regions).keep
         metrics.include(fronts.families)
         app = create_app(
             repository,
@@ -89,20 +97,27 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             watch=watch,
             gather=lambda: fronts.gather(_GATHER_S),
         )
-        connections = Connections(app.infer, settings.connections)
+        # Of clients' connections the head sees to it that they are not too many; these are front ends'.
+        connections = Connections(app.infer, replace(settings.connections, connections=sys.maxsize))
         if access.gate is not None:
             metrics.include(access.gate.families)
         config = server.config(fronts.telling(app), connections)  # front ends have asked for keys
+        config.forwarded_allow_ips = "*"  # nobody else is connected: of the client's scheme and address they say it all
         running = DealtServer(config, connections, repository, Calls(), settings.drain, print)
         running.control = control
         troubles: list[str] = []
+        processes: dict[str, int] = {}
+        metrics.include(lambda: gauges.processes(processes))
         repository.troubles = lambda: troubles
 
         def heard(message: dict[str, Any], descriptors: list[int]) -> None:
             what = message["what"]
             if what == "alive":
                 control.tell("alive")
+                fronts.keep()
                 troubles[:] = message["troubles"]
+                processes.clear()
+                processes.update(message["processes"])
             elif what == "link":
                 supervised.keep(_linked(fronts, *descriptors))
             elif what == "connection":
@@ -113,6 +128,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 running.end(at_once=message["at_once"])
 
         def started() -> None:
+            fronts.keep()
             control.follow(heard)
             control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
 

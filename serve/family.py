@@ -38,6 +38,8 @@ _TICK_S = 0.25
 # A process that has not answered for so long is dealt no connection; and after so long it is ended.
 _LATE_S, _STALLED_S = 1.0, 5.0
 _HANDSHAKES_S, _PAUSE_S = 0.1, 0.02
+# How old the count of connections may be by which one is refused, and how long a new one is waited for at once.
+_COUNTED_S, _MOMENT_S = 0.005, 0.001
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 # Processes that were told to end at once have so long to say what they leave unanswered.
 _CUT_S = 2.0
@@ -46,7 +48,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Member:
-    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models."""
+    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models.
+
+    `dealt` are the connections that it was dealt, and `open` those that it has, as far as is known.
+    """
 
     name: str
     module: str
@@ -57,7 +62,9 @@ class Member:
     heard: float = 0.0
     asked: bool = False
     asked_at: float = 0.0
+    dealt: int = 0
     open: int = 0
+    counted_at: float = 0.0
     memory: int | None = None
     deaths: int = 0
     again_at: float = 0.0
@@ -82,6 +89,7 @@ class Family:
         paths: of models.
         settings: of the server.
         workers: front ends.
+        slots_bytes: the memory of each for requests under way.
         listener: bound, and not listened at yet.
         say: told in lines what goes on.
         shown: told once that the server answers, how many declared models do not, and the first that does.
@@ -92,19 +100,19 @@ class Family:
         paths: Sequence[Path],
         settings: Settings,
         workers: int,
+        slots_bytes: int,
         listener: socket.socket,
         say: Say,
         shown: Callable[[int, str], None],
     ) -> None:
         self._meters = meters.created()
+        self._kept: int | None = None
         self._listener, self._say, self._shown = listener, say, shown
         self._settings = settings
         self._what = {
             "paths": [str(path) for path in paths],
             "settings": TypeAdapter(Settings).dump_python(settings, mode="json"),
-            "workers": workers,
-            "meters": self._meters,
-            "slots_bytes": settings.slots_mb * 2**20,
+            "slots_bytes": slots_bytes,
         }
         self.engine = Member("the engine", "penstock.serve.engine")
         self.fronts = [Member(f"front end {number}", "penstock.serve.frontend") for number in range(workers)]
@@ -148,6 +156,8 @@ class Family:
             waker.close()
             sleeper.close()
             os.close(self._meters)
+            if self._kept is not None:
+                os.close(self._kept)
         return self.lost
 
     def _signalled(self, number: int, _frame: Any) -> None:
@@ -160,17 +170,19 @@ class Family:
     def _begin(self, member: Member) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            what = orjson.dumps({**self._what, "control": other.fileno()}).decode()
+            told = {"control": other.fileno(), "meters": self._meters}
+            if member is self.engine and self._kept is not None:
+                told["kept"] = self._kept
             member.process = subprocess.Popen(  # noqa: S603
-                python_command(member.module, what),
-                pass_fds=[other.fileno(), self._meters],
+                python_command(member.module, orjson.dumps({**self._what, **told}).decode()),
+                pass_fds=list(told.values()),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a terminal's ^C is not for it
                 env=parents.environment(),
             )
         member.control = Control(own)
         member.ready = member.linked = member.asked = False
-        member.heard, member.open = time.monotonic(), 0
+        member.heard, member.open, member.dealt = time.monotonic(), 0, 0
         self._selector.register(own, selectors.EVENT_READ, member)
 
     def _step(self, within_s: float = _TICK_S) -> None:
@@ -212,9 +224,18 @@ class Family:
         if what == "say":
             self._say(message["line"])
         elif what == "alive":
-            member.open = message.get("open", 0)
-        elif what == "failed" and not self._announced:
-            self._failure = failures.raised(message)
+            if member is not self.engine:  # those on their way to it are not among those that it counts
+                member.open = message["open"] + member.dealt - message["dealt"]
+                member.counted_at = time.monotonic()
+        elif what == "failed":
+            failure = failures.raised(message)
+            if self._announced:
+                log.error("%s cannot begin anew: %s", member.name, failure)
+            else:
+                self._failure = failure
+        elif what == "kept":
+            former, self._kept = self._kept, descriptors.pop()
+            descriptors += [] if former is None else [former]
         elif what == "ready":
             member.ready, member.told = True, message
             member.memory = descriptors[0] if descriptors else None
@@ -251,9 +272,19 @@ class Family:
                     front.control.tell("link", [other.fileno()])
 
     def _deal_all(self) -> None:
-        """Deal each connection that waits to the front end that has the fewest."""
+        """Deal each connection that waits to the front end that has the fewest, of those that know the models.
+
+        Those that are over the limit are dealt too: a front end tells them so.
+        """
+        most = self._settings.connections.connections
         while True:
-            fronts = [front for front in self.fronts if front.well] or [front for front in self.fronts if front.ready]
+            ready = [front for front in self.fronts if front.ready]
+            well = [front for front in ready if front.well]
+            fronts = [front for front in well if front.linked] or well or ready
+            is_over = sum(front.open for front in self.fronts) >= most
+            if is_over and self._count_anew(well):
+                time.sleep(_MOMENT_S)
+                return
             try:
                 connection = self._listener.accept()[0] if fronts else None
             except BlockingIOError:
@@ -266,9 +297,33 @@ class Family:
                 return
             with connection:
                 for front in sorted(fronts, key=lambda front: front.open):
-                    if front.control is not None and front.control.tell("connection", [connection.fileno()]):
-                        front.open += 1
+                    if front.control is not None and front.control.tell(
+                        "connection", [connection.fileno()], is_over=is_over
+                    ):
+                        front.dealt, front.open = front.dealt + 1, front.open + 1
                         break
+
+    def _count_anew(self, fronts: list[Member]) -> bool:
+        """Whether it is still to be heard how many connections there are now; connections end without a word."""
+        for front in fronts:
+            if not front.asked and time.monotonic() - front.counted_at > _COUNTED_S:
+                self._ask(front)
+        return any(front.asked for front in fronts)
+
+    def _ask(self, member: Member) -> None:
+        """Have a process say that it runs."""
+        assert member.control is not None
+        told: dict[str, Any] = {}
+        if member is self.engine:
+            told["troubles"] = [other.trouble for other in self._members if not other.well]
+            pids = {
+                other.name.removeprefix("the ").replace(" ", "-"): other.process.pid
+                for other in self._members
+                if other.process
+            }
+            told["processes"] = {"head": os.getpid(), **pids}
+        member.asked_at = time.monotonic()
+        member.asked = member.control.tell("alive", **told)
 
     def _look_after(self, member: Member) -> None:
         now = time.monotonic()
@@ -286,9 +341,7 @@ class Family:
             member.asked = False
             member.process.kill()
         elif member.ready and not member.asked and now - member.heard > _TICK_S and member.control is not None:
-            troubles = [other.trouble for other in self._members if not other.well]
-            member.asked_at = now
-            member.asked = member.control.tell("alive", troubles=troubles if member is self.engine else [])
+            self._ask(member)
 
     def _note_death(self, member: Member) -> None:
         """A process has ended: begin it anew, unless all is to end."""
@@ -297,7 +350,7 @@ class Family:
         self._forget(member)
         if member.memory is not None:
             os.close(member.memory)
-        member.process, member.memory, was_ready = None, None, member.ready
+        member.process, member.memory, member.open, was_ready = None, None, 0, member.ready
         member.ready = member.linked = False
         if self._told_at is not None:
             return
@@ -308,7 +361,8 @@ class Family:
         member.deaths = member.deaths + 1 if not was_ready else 0
         wait_s = _BACKOFF_S[min(member.deaths, len(_BACKOFF_S) - 1)]
         member.again_at = time.monotonic() + wait_s
-        log.error("%s (process %d) ended: %s; it is restarted", member.name, pid, _ended(code))
+        stays = "; what clients have set stays, what it counted begins anew" if member is self.engine else ""
+        log.error("%s (process %d) ended: %s; it is restarted%s", member.name, pid, _ended(code), stays)
 
     def _forget(self, member: Member) -> None:
         if member.control is not None:
@@ -351,7 +405,8 @@ class Family:
         took = time.monotonic() - self._told_at
         why = ""
         if self.lost:
-            why = " (a second signal cut them)" if self._force else " (cut after --drain-s)"
+            limit_s = self._settings.drain.drain_s
+            why = " (a second signal cut them)" if self._force else f" (cut after --drain-s {limit_s:g})"
         self._say(f"drained in {took:.1f} s: {self._answered} requests answered meanwhile, {self.lost} lost{why}")
 
     def _steps(self, over: Callable[[], bool], until: float) -> None:

@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 2**20
 _HEALTH_S, _OTHER_S = 2.0, 3600.0
 _MOST_IDLE = 4
-# Of one connection alone (RFC 9110, section 7.6.1), and what is said anew.
-_OWN = {"connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "content-length", "host"}
+# Of one connection alone (RFC 9110, section 7.6.1), and what is said anew: of the client's address and scheme what
+# this process holds to be true.
+_OWN = {"connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "content-length"}
+_OWN |= {"x-forwarded-for", "x-forwarded-proto"}
 _UNSAID = {"connection", "keep-alive", "transfer-encoding", "content-length", "date"}
 Said = tuple[int, list[tuple[str, str]], bytes]
 
@@ -46,6 +48,12 @@ class Forward:
             for name, value in scope["headers"]
             if name.decode("latin-1") not in _OWN
         ]
+        if scope.get("server") and all(name != "host" for name, _ in headers):  # as HTTP/1.0 may leave out
+            host, port = scope["server"]
+            headers.append(("host", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        headers.append(("X-Forwarded-Proto", scope["scheme"]))
+        if scope.get("client"):
+            headers.append(("X-Forwarded-For", scope["client"][0]))
         status, said, content = await self.ask(scope["method"], path + (query and f"?{query}"), headers, body)
         listed = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in said]
         listed.append((b"content-length", str(len(content)).encode()))
@@ -75,7 +83,7 @@ class Forward:
     ) -> Said:
         connection.sock.settimeout(_HEALTH_S if path.startswith("/v2/health/") else _OTHER_S)
         try:
-            connection.putrequest(method, path, skip_accept_encoding=True)
+            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)  # it is the client's own
             for name, value in headers:
                 connection.putheader(name, value)
             if body or method not in ("GET", "HEAD"):
@@ -101,7 +109,7 @@ class _Connection(http.client.HTTPConnection):
     sock: socket.socket
 
     def __init__(self, held: socket.socket) -> None:
-        super().__init__("engine")
+        super().__init__("")
         self.sock, self.auto_open = held, 0
 
 

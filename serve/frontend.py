@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -57,7 +56,6 @@ class FrontEnd:
 
     def __init__(self, told: dict[str, Any], settings: Settings, control: Control) -> None:
         self._settings, self._control = settings, control
-        self._workers: int = told["workers"]
         self._slots = Slots(told["slots_bytes"])
         self._metrics, self._access = Metrics(), Access(settings.access, Meters(told["meters"]))
         self._watch: Watch
@@ -84,9 +82,7 @@ class FrontEnd:
                 )
             beside = access.beside(beside)
             app = create_front(repository, settings.bounds, forward, beside, regions, watch, infer)
-            share = -(-settings.connections.connections // self._workers)
-            limits = replace(settings.connections, connections=share)
-            connections = Connections(app.infer, limits, access.gate, self._slots.receive)
+            connections = Connections(app.infer, settings.connections, access.gate, self._slots.receive)
             config = server.secure(
                 server.config(app if access.gate is None else Guard(app, access.gate), connections), access
             )
@@ -104,9 +100,9 @@ class FrontEnd:
         assert self._running is not None
         what = message["what"]
         if what == "connection":
-            self._running.deal(descriptors[0])
+            self._running.deal(descriptors[0], is_over=message["is_over"])
         elif what == "alive":
-            self._control.tell("alive", open=len(self._running.server_state.connections))
+            self._control.tell("alive", open=self._running.open, dealt=self._running.dealt)
         elif what == "link":
             supervised.keep(self._link_to(descriptors[0]))
         elif what == "leave":

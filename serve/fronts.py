@@ -58,10 +58,12 @@ class Fronts:
         self.links: set[FrontLink] = set()
         self.models: dict[int, Model] = {}
         repository.changed = self.tell
+        self.keep: Callable[[], None] = lambda: None
         self.state = self._state()
 
     def tell(self) -> None:
-        """Tell all front ends what holds now, if it is not what held before."""
+        """Tell all front ends what holds now, if it is not what held before; `keep` is called first."""
+        self.keep()
         state = self._state()
         if state != self.state:
             self.state = state

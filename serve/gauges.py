@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
@@ -11,6 +12,17 @@ from penstock.serve.model import Model
 
 # /proc/self, as prometheus_client names it for every Python process: process_resident_memory_bytes and others.
 _PROCESS = ProcessCollector(registry=None)
+
+
+def processes(pids: Mapping[str, int]) -> Iterator[Metric]:
+    """The same of each process of a server of several, by its name: one series each, which begins anew as it does."""
+    found: dict[str, Any] = {}
+    for name, pid in pids.items():
+        for held in ProcessCollector(registry=None, pid=lambda: pid).collect():  # noqa: B023
+            kind: Any = type(held)
+            family = kind(f"penstock_{held.name}", held.documentation, labels=("process",))
+            found.setdefault(held.name, family).add_metric((name,), held.samples[0].value)
+    yield from found.values()
 
 
 def families(models: Iterable[Model]) -> Iterator[Metric]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.errors import PenstockError
 from penstock.serve import declared, memory
 from penstock.serve.errors import nearest_first
+from penstock.serve.kept import Kept
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, load
 from penstock.serve.polling import Poll
@@ -52,19 +53,22 @@ class Lifecycle:
 
 
 def open_with(
-    paths: list[Path], limits: Limits, metrics: Metrics, lifecycle: Lifecycle
+    paths: list[Path], limits: Limits, metrics: Metrics, lifecycle: Lifecycle, before: Kept | None = None
 ) -> tuple[Repository, list[Beside]]:
-    """The repository, and what is to run beside the server that answers for it.
+    """The repository, and what is to run beside the server that answers for it; as it was `before`, if it was.
 
     Raises:
         PenstockError: as by `open_repository`, or a route or shadow cannot be.
     """
     beside: list[Beside] = []
     poll = Poll(paths) if lifecycle.mode == "poll" else None
-    repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only)
+    repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only, before)
     may_come = lifecycle.mode == "poll"
     known, routes = repository.names, repository.routes
-    routes.change(lifecycle.routes, known, repository.models, called="--route", may_come=may_come)
+    if before is None:
+        routes.change(lifecycle.routes, known, repository.models, called="--route", may_come=may_come)
+    else:
+        _route_again(repository, before)
     for target in sorted(routes.targets - known):
         log.warning("--route leads to %r, which is still to come: %s", target, nearest_first(target, known))
     if lifecycle.shadows:
@@ -76,10 +80,28 @@ def open_with(
     return repository, beside
 
 
+def _route_again(repository: Repository, before: Kept) -> None:
+    """Have the routes that there were, but for those that cannot be any more."""
+    routes = repository.routes
+    for name, weights in before.routes.items():
+        try:
+            routes.change({**routes.as_dict(), name: weights}, repository.names, repository.models, may_come=True)
+        except PenstockError as error:
+            log.error("a route is gone that there was before the engine was restarted: %s", error)
+
+
 def open_repository(
-    paths: list[Path], limits: Limits, metrics: Metrics, mode: str = "explicit", only: Collection[str] = ()
+    paths: list[Path],
+    limits: Limits,
+    metrics: Metrics,
+    mode: str = "explicit",
+    only: Collection[str] = (),
+    before: Kept | None = None,
 ) -> Repository:
     """Load every model under `paths`, or `only` those. One that fails is listed with its reason; the others serve.
+
+    After an engine that ended, those that answered `before`, in the versions that did; by `--mode poll` the folders say
+    what is served, and such a version answers where a newer one cannot.
 
     Raises:
         PenstockError: a path is missing or holds no models, two models have one name, or one of `only` is not there.
@@ -89,20 +111,35 @@ def open_repository(
     for name in only:
         if name not in named:
             raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
-    for name, path in named.items():
-        if only and name not in only:
-            repository.unloaded.add(name)
-            continue
-        try:
-            repository.models[name] = declared.opened(lambda path: load(path, limits, metrics), path, name)
-        except PenstockError as error:
-            repository.note_failure(name, error)
-        except Exception as error:  # one model must not keep the others from serving
-            log.exception("%s cannot be loaded", path)
-            repository.note_failure(name, PenstockError(f"{type(error).__name__}: {error}"))
+    places = {name: [path] for name, path in named.items() if not only or name in only}
+    repository.unloaded.update(named.keys() - places.keys())
+    if before is not None and mode == "poll":
+        places = {name: list(dict.fromkeys((path, before.place(name, path)))) for name, path in named.items()}
+    elif before is not None:
+        places = {name: [before.place(name, named[name])] if name in named else [] for name in before.versions}
+        repository.unloaded, repository.held_back = set(before.unloaded), dict(before.held_back)
+    for name, held in places.items():
+        _open_first(repository, name, held)
         metrics.ready(name, is_ready=name in repository.models)
     memory.give_back()
     return repository
+
+
+def _open_first(repository: Repository, name: str, places: list[Path]) -> None:
+    """Have the first model of a name that can be loaded; why the one before it cannot is kept."""
+    assert repository.open is not None
+    failure: PenstockError | None = None if places else PenstockError("it is not in the repository any more")
+    for path in places:
+        try:
+            repository.models[name] = declared.opened(repository.open, path, name)
+            break
+        except PenstockError as error:
+            failure = failure or error
+        except Exception as error:  # one model must not keep the others from serving
+            log.exception("%s cannot be loaded", path)
+            failure = failure or PenstockError(f"{type(error).__name__}: {error}")
+    if failure is not None:
+        repository.note_failure(name, failure)
 
 
 def together(besides: list[Beside]) -> Beside:

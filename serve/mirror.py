@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from penstock.errors import PenstockError
 from penstock.serve import control, frames
-from penstock.serve.remote import EngineLink, RemoteModel
+from penstock.serve.remote import AWAY, EngineLink, RemoteModel
 from penstock.serve.repository import Repository
 from penstock.serve.routes import Route, Weights
 from penstock.serve.shadow import Shadow
@@ -28,7 +28,7 @@ class Mirror:
     """
 
     def __init__(self, regions: Regions) -> None:
-        self.repository, self.tracer = Repository(), RemoteTracer()
+        self.repository, self.tracer = Repository(away=AWAY), RemoteTracer()
         self._regions = regions
         self._link: EngineLink | None = None
 
@@ -50,6 +50,7 @@ class Mirror:
         self._link = self.tracer.link = link
         self._follow_models(state["models"], known=known)
         repository = self.repository
+        repository.away = ""
         repository.failures, repository.unloaded = state["failures"], set(state["unloaded"])
         routes = repository.routes.held
         repository.routes.held = {

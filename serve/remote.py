@@ -24,7 +24,6 @@ from penstock.serve.contract import Contract
 from penstock.serve.errors import RequestError
 from penstock.serve.frames import Frames
 from penstock.serve.layouts import Layouts
-from penstock.serve.outcomes import QueueFull
 from penstock.serve.slots import Slots
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature, served
@@ -263,14 +262,14 @@ class EngineLink(asyncio.Protocol):
         """The inputs where both processes see them: themselves, or copies; where they begin; and each behind that.
 
         Raises:
-            QueueFull: no slot is free for copies.
+            QueueFull: no slot is free for copies. RequestError: none is ever as large.
         """
         at = [self.slots.place(array) for array in inputs.values()]
         if None in at:
             held, size = frames.places([(name, array.dtype.name, array.shape) for name, array in inputs.items()])
             slot = self.slots.take(size)
             if slot is None:
-                raise QueueFull("all memory for requests is taken; try again soon (--slots-mb)")
+                raise self.slots.refusal(size)
             frames.fill(slot, 0, held, inputs)
             inputs = {place.name: place.at(slot, 0) for place in held}
             at = [self.slots.place(array) for array in inputs.values()]

@@ -33,6 +33,7 @@ class Repository:
     a newer version does not answer, of models whose older one does. `open` loads a folder or file. `mode` is one of
     `MODES`. `ending` is set once the server has been told to end: it is not ready then, while its models still answer.
     `changed` is told whenever models or routes come or go, and `troubles` says why the server is not ready beside that.
+    `away` says why it is not known yet which models there are.
     """
 
     models: dict[str, Model] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Repository:
     held_back: dict[str, str] = field(default_factory=dict)
     routes: Routes = field(default_factory=Routes)
     shadows: Shadows | None = None
+    away: str = ""
     load_failures: Counter[str] = field(default_factory=Counter)
     _loader: Loader = field(default_factory=Loader)
     ending: bool = False
@@ -108,6 +110,8 @@ class Repository:
                 if (taken := route.take(self.models, version)) is None:
                     raise absent(name, route, version)
                 return taken
+            if self.away:
+                raise RequestError(self.away, 503)
             if name in self.failures:
                 raise RequestError(f"model {name!r} failed to load: {self.failures[name]}", 503)
             if name in self.unloaded:

@@ -112,7 +112,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 self._admit(context)
             except Refused as refused:
                 await rpcguard.end(refused, context)
-        if self._repository.label(request.service):
+        if self._repository.label(request.service) or self._repository.away:
             asked = messages.message("ModelReadyRequest")(name=request.service)
             ready = (await self._service.ModelReady(asked, context)).ready
         else:

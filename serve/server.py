@@ -37,6 +37,7 @@ from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
 _FEW_CORES, _MOST_WORKERS = 4, 8
+_SLOTS_MB = 256
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> int:
@@ -55,6 +56,10 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         raise PenstockError(f"--grpc-port {address.grpc_port}: that is --port's; choose another, or -1 for none")
     if workers := workers_for(settings):
         return _serve_family(paths, settings, workers, say)
+    if settings.slots_mb is not None:
+        raise PenstockError(
+            f"--slots-mb {settings.slots_mb}: is memory of front ends, and there are none: add --workers N"
+        )
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     access = Access(settings.access)
     listener = _bind(address)
@@ -107,9 +112,25 @@ def workers_for(settings: Settings) -> int:
     return min(cores // 2, _MOST_WORKERS)
 
 
+def slots_bytes(settings: Settings) -> int:
+    """How much memory for requests under way a front end has.
+
+    Raises:
+        PenstockError: less than the largest body needs.
+    """
+    most, slots_mb = settings.bounds.max_body_bytes, settings.slots_mb
+    if slots_mb is None:
+        return max(_SLOTS_MB * 2**20, 2 * most)
+    if slots_mb * 2**20 < most:
+        raise PenstockError(
+            f"--slots-mb {slots_mb}: has no room for bodies of --max-body-mb {most / 2**20:g}; give it as much"
+        )
+    return slots_mb * 2**20
+
+
 def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Callable[[str], None]) -> int:
     """The same with front ends beside the process that runs the models."""
-    access, address = Access(settings.access), settings.address
+    access, address, slots = Access(settings.access), settings.address, slots_bytes(settings)
     with _bind(address) as listener, _kept(address, shared=True) as grpc_port:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -118,13 +139,14 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
             for warning in access.warnings(host):
                 say(f"warning: {warning}")
             state = "listening, but not ready," if problems else "ready"
-            routes = f"POST /predict/{first}, GET /docs, GET /metrics"
+            fronts = f"{workers} front end{'s' * (workers != 1)}"
+            routes = f"POST /predict/{first}, GET /docs, GET /metrics; {fronts}"
             also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
-            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}; {workers} front ends){also}")
+            say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
 
         if grpc_port is not None:
             settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
-        return Family(paths, settings, workers, listener, say, answers).run()
+        return Family(paths, settings, workers, slots, listener, say, answers).run()
 
 
 def config(app: Any, connections: Connections) -> uvicorn.Config:

@@ -30,7 +30,7 @@ class Settings:
     `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
     requests are sent to a collector; None: as the environment says. `access` says who may come. `workers` are the
     processes that clients are connected to, 0 for one process in all, None for as many as suit the machine; each has
-    `slots_mb` of memory for requests under way.
+    `slots_mb` of memory for requests under way; None for as much as suits the largest body.
     """
 
     address: Address = field(default_factory=Address)
@@ -45,4 +45,4 @@ class Settings:
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     drain: DrainLimits = field(default_factory=DrainLimits)
     workers: int | None = None
-    slots_mb: int = 256
+    slots_mb: int | None = None

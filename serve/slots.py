@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import PenstockError
 from penstock.laid import address
+from penstock.serve.errors import RequestError
+from penstock.serve.outcomes import QueueFull
 
 ALIGNED = 64
 """Where slots begin, in bytes: as memory for vector instructions is aligned."""
@@ -111,6 +114,12 @@ class Slots:
         slot, gone = np.frombuffer(self._all, np.uint8, size, start), self._gone
         self._held[start] = weakref.ref(slot, lambda _: gone.append((start, size)))
         return slot.data  # which holds the slot, as does whatever is made of it
+
+    def refusal(self, size: int) -> PenstockError:
+        """Why there is no place for so many bytes: for now, or because there never is."""
+        if size > self.size:
+            return RequestError(f"its tensors take {size} bytes; {self.size} are the most here (--slots-mb)", 413)
+        return QueueFull("all memory for requests is taken; try again soon (--slots-mb)")
 
     def _settle(self) -> None:
         while self._gone:

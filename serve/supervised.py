@@ -91,6 +91,8 @@ class DealtServer(DrainingServer):
     """A server whose connections are dealt to it by the process that began it, which also says when it is to end."""
 
     control: Control
+    # Connections that were taken, and of those the ones that are still to be made, as TLS takes a while to.
+    dealt = made = 0
     started_with: Callable[[], None] = staticmethod(lambda: None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -100,9 +102,15 @@ class DealtServer(DrainingServer):
     def install_signal_handlers(self) -> None:
         """None: signals are for the family's head."""
 
-    def deal(self, descriptor: int) -> None:
-        """Take a client's connection."""
-        keep(_accepted(self.config, self, socket.socket(fileno=descriptor)))
+    def deal(self, descriptor: int, *, is_over: bool = False) -> None:
+        """Take a client's connection; one that is over the limit is told so."""
+        self.dealt += 1
+        keep(_accepted(self.config, self, socket.socket(fileno=descriptor), is_over))
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, those to be made among them."""
+        return len(self.server_state.connections) + self.dealt - self.made
 
     def leave(self) -> None:
         """Ask clients to leave, while they are still answered."""
@@ -118,14 +126,14 @@ class DealtServer(DrainingServer):
         self.control.tell("drained", answered=self._answered - self._answered_before, lost=self.lost)
 
 
-async def _accepted(config: uvicorn.Config, server: DealtServer, held: socket.socket) -> None:
+async def _accepted(config: uvicorn.Config, server: DealtServer, held: socket.socket, is_over: bool) -> None:
     def made() -> asyncio.Protocol:
         kind: Any = config.http_protocol_class
-        protocol: asyncio.Protocol = kind(
-            config=config, server_state=server.server_state, app_state=server.lifespan.state
-        )
-        return protocol
+        protocol: Any = kind(config=config, server_state=server.server_state, app_state=server.lifespan.state)
+        protocol.is_over = is_over
+        return protocol  # type: ignore[no-any-return]
 
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         await loop.connect_accepted_socket(made, held, ssl=config.ssl, **(tls_limits(loop) if config.ssl else {}))
+    server.made += 1

@@ -5,7 +5,6 @@ Protocol: Triton's extension_trace.md. The file is one JSON array after every tr
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 from dataclasses import dataclass, field
@@ -28,17 +27,18 @@ _LEAST = {"trace_rate": 1, "trace_count": -1, "log_frequency": 0}
 class Tracer:
     """Samples requests as its settings say, those of the model before those of all; `file` is where traces go.
 
+    `changed` are the settings that clients have changed, by model, those of all under no name. `written` traces there
+    are by now: a file that has some is gone on with.
     A client may not choose the file: it would write where it likes.
     """
 
     file: Path | None = None
-    _settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: int = 0
     _asked: dict[str, int] = field(default_factory=dict)
-    _numbers: Any = field(default_factory=lambda: itertools.count(1))
-    _written: int = 0
 
     def __post_init__(self) -> None:
-        if self.file is not None:
+        if self.file is not None and not self.written:
             try:
                 self.file.write_text("[]")
             except OSError as error:
@@ -52,7 +52,7 @@ class Tracer:
         """
         if self.file is None:
             raise RequestError("tracing is off; penstock serve --trace-file FILE turns it on")
-        held = {**self._settings.get("", {}), **self._settings.get(model, {})}
+        held = {**self.changed.get("", {}), **self.changed.get(model, {})}
         return {**DEFAULTS, "trace_file": str(self.file), **held}
 
     def update(self, wanted: dict[str, Any], model: str = "") -> dict[str, Any]:
@@ -63,10 +63,10 @@ class Tracer:
         """
         self.settings(model)
         checked = {name: _checked(name, value, self.file) for name, value in wanted.items()}
-        held = {**self._settings.get(model, {}), **checked}
+        held = {**self.changed.get(model, {}), **checked}
         # What is said of a model holds on when that of all is changed.
         held = {name: value for name, value in held.items() if value is not None}
-        self._settings[model] = held if wanted else {}
+        self.changed[model] = held if wanted else {}
         if "trace_rate" in wanted:
             self._asked.clear()
         return self.settings(model)
@@ -80,14 +80,14 @@ class Tracer:
     def on(self) -> bool:
         """Whether any request may be written down."""
         return self.file is not None and any(
-            held.get("trace_level", ["OFF"]) != ["OFF"] for held in self._settings.values()
+            held.get("trace_level", ["OFF"]) != ["OFF"] for held in self.changed.values()
         )
 
     def traced(self, model: str, version: int, request: str | None, stamps: list[dict[str, Any]]) -> None:
         """Told of each such request with the moments of its stages; one in `trace_rate` is written down."""
         if self.file is None or not self._sampled(model):
             return
-        number = next(self._numbers)
+        number = self.written + 1
         head = {"id": number, "model_name": model, "model_version": version}
         if request:
             head["request_id"] = request
@@ -95,7 +95,7 @@ class Tracer:
             self._write([head, {"id": number, "timestamps": stamps}], model)
         except OSError as error:  # a full disk is no reason to fail a request
             log.warning("--trace-file %s: %s; tracing is off", self.file, error.strerror)
-            self._settings = {}
+            self.changed = {}
 
     def _sampled(self, model: str) -> bool:
         held = self.settings(model)
@@ -105,16 +105,16 @@ class Tracer:
         if asked % int(held["trace_rate"]):
             return False
         if held["trace_count"] != "-1":  # counted down where it was said
-            where = model if "trace_count" in self._settings.get(model, {}) else ""
-            self._settings[where]["trace_count"] = str(int(held["trace_count"]) - 1)
+            where = model if "trace_count" in self.changed.get(model, {}) else ""
+            self.changed[where]["trace_count"] = str(int(held["trace_count"]) - 1)
         return True
 
     def _write(self, entries: list[dict[str, Any]], model: str) -> None:
         assert self.file is not None
         each, path = int(self.settings(model)["log_frequency"]), self.file
         if each:
-            path = self.file.with_name(f"{self.file.name}.{self._written // each}")
-        self._written += 1
+            path = self.file.with_name(f"{self.file.name}.{self.written // each}")
+        self.written += 1
         text = ",".join(json.dumps(entry, separators=(",", ":")) for entry in entries)
         if not path.exists():
             path.write_text("[]")

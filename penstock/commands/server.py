@@ -62,8 +62,14 @@ def serve(
         ),
     ] = None,
     slots_mb: Annotated[
-        int, _running(min=1, max=65_536, help="Memory for requests under way, of each such process, in MiB.")
-    ] = 256,
+        int | None,
+        _running(
+            min=1,
+            max=65_536,
+            help="Memory for requests under way, of each such process, in MiB; no less than --max-body-mb. Default: "
+            "256, or twice --max-body-mb where that is more.",
+        ),
+    ] = None,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, _running(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")

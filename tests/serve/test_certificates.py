@@ -98,6 +98,11 @@ def test_both_roads_of_http_answer_over_tls(secure: tuple[Server, Files]) -> Non
     assert answer.status == 200
 
 
+def test_redirects_stay_within_tls(secure: tuple[Server, Files]) -> None:
+    answer = secure[0].ask("GET", "/docs/", headers={"Host": "models.example.com"})
+    assert answer.headers["location"] == "https://models.example.com/docs"
+
+
 def test_requests_of_all_kinds_take_turns_on_one_connection(secure: tuple[Server, Files]) -> None:
     server, held = secure
     health = b"GET /v2/health/live HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -332,6 +332,22 @@ def test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_stat
         assert all(answer.exception() is not None for answer in asked)
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_an_upload_that_is_cut_is_told_in_one_line_and_leaves_no_traceback(
+    served_repository: Path, start_server: StartServer, workers: str
+) -> None:
+    server = start_server(served_repository, "--drain-s", "0.3", "--workers", workers)
+    assert f"; {workers} front end)" in server.lines[-1] or workers == "0"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as held:
+        held.sendall(b"POST /predict/pair HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\nhalf")
+        time.sleep(0.3)
+        tell(server)
+        rest = server.process.communicate(timeout=20)[0]
+    assert "0 requests answered meanwhile, 1 lost (cut after --drain-s 0.3)" in rest
+    assert "Traceback" not in server.log
+    assert "CancelledError" not in server.log
+
+
 def test_requests_sent_ahead_that_are_cut_are_each_counted(slow_onnx: Path, start_server: StartServer) -> None:
     server = start_server(slow_onnx, "--drain-s", "0.5")
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +126,80 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def test_a_front_end_that_begins_while_there_is_no_engine_knows_no_models_and_says_why(
+    models: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, "--workers", "1")
+    os.kill(members(server)["frontend"][0], signal.SIGKILL)
+    roads = {INFER: "POST", "/predict/pair": "POST", "/v2/models/pair": "GET", "/v2/health/ready": "GET"}
+    told: dict[str, set[str]] = {path: set() for path in roads}
+
+    def all_told() -> bool:
+        for pid in members(server)["engine"]:
+            os.kill(pid, signal.SIGKILL)
+        for path, method in roads.items():
+            with suppress(OSError):  # the connection of the one that was killed
+                told[path].add(server.ask(method, path, asked() if method == "POST" else None).json.get("error"))
+        return all(told.values())
+
+    until(all_told)
+    assert set().union(*told.values()) == {"the engine is being restarted; try again soon"}
+    until(lambda: ready(server) and answers(server))
+
+
+def test_redirects_lead_to_the_host_and_scheme_that_the_client_asked(server: Server) -> None:
+    until(lambda: answers(server) and ready(server))
+    answer = server.ask("GET", "/docs/", headers={"Host": "models.example.com"})
+    assert (answer.status, answer.headers["location"]) == (307, "http://models.example.com/docs")
+
+
+def test_what_clients_have_set_outlives_the_engine(
+    tmp_path: Path, fake_artifact: Callable[..., Any], start_server: StartServer
+) -> None:
+    for name in ("one", "other", "gone"):
+        fake_artifact(tmp_path / "models", name)
+    traces = tmp_path / "traces"
+    server = start_server(tmp_path / "models", "--workers", "1", "--trace-file", traces, "--route", "old=one")
+    fake_artifact(tmp_path / "models", "one")  # version 2, which nobody has loaded
+    fake_artifact(tmp_path / "models", "new")
+    for method, path, body in (
+        ("PUT", "/v2/routes", {"r": {"one": 1, "other": 3}}),
+        ("POST", "/v2/repository/models/gone/unload", {}),
+        ("POST", "/v2/logging", {"log_info": False, "log_verbose_level": 0}),
+        ("POST", "/v2/trace/setting", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"}),
+        ("POST", "/v2/models/other/trace/setting", {"trace_rate": "7"}),
+        ("POST", "/v2/models/one/infer", asked()),
+    ):
+        assert server.ask(method, path, body).status == 200
+    until(lambda: len(json.loads(traces.read_text())) == 2)
+    paths = ("/v2/routes", "/v2/logging", "/v2/trace/setting", "/v2/models/other/trace/setting", "/v2/models/one")
+
+    def held() -> list[Any]:
+        return [*(server.ask("GET", path).json for path in paths), server.ask("POST", "/v2/repository/index").json]
+
+    before = held()
+    for _ in range(2):  # what it was given, it hands on
+        dead = members(server)["engine"]
+        os.kill(dead[0], signal.SIGKILL)
+        until(lambda: ready(server) and members(server)["engine"] not in ([], dead))  # noqa: B023
+        assert held() == before
+    assert server.ask("POST", "/v2/models/one/infer", asked()).status == 200
+    until(lambda: len(json.loads(traces.read_text())) == 4)
+    assert "what clients have set stays, what it counted begins anew" in server.log
+
+
+def test_a_server_whose_models_were_all_unloaded_has_none_after_its_engine_ended(
+    models: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, "--workers", "1")
+    assert server.ask("POST", "/v2/repository/models/pair/unload").status == 200
+    dead = members(server)["engine"]
+    os.kill(dead[0], signal.SIGKILL)
+    until(lambda: server.ask("POST", "/v2/repository/index").status == 200 and members(server)["engine"] != dead)
+    assert server.ask("POST", "/v2/repository/models/pair/load").status == 200
+    assert answers(server)
+
+
 def test_a_dead_engine_fails_what_it_was_asked_and_no_more(slow_onnx: Path, start_server: StartServer) -> None:
     server = start_server(slow_onnx, "--workers", "1")
     turns = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [100_000]}]}
@@ -176,8 +252,6 @@ def test_a_model_that_cannot_be_served_ends_the_family(tmp_path: Path, start_ser
 
 
 def test_connections_are_dealt_evenly(server: Server) -> None:
-    import http.client
-
     def open_files(pid: int) -> int:
         return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
@@ -195,6 +269,41 @@ def test_connections_are_dealt_evenly(server: Server) -> None:
     assert min(grown) >= 8
 
 
+@pytest.mark.parametrize("most", [1, 5])
+def test_there_are_as_many_connections_as_may_be_of_all_front_ends_together(
+    models: Path, start_server: StartServer, most: int
+) -> None:
+    server = start_server(models, "--workers", "2", "--max-connections", str(most))
+
+    held: list[http.client.HTTPConnection] = []
+
+    def asks(connection: http.client.HTTPConnection) -> int:
+        connection.request("GET", "/v2/models/pair")  # which the engine answers
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def is_taken() -> bool:
+        connection = server.connect()
+        with suppress(OSError):  # it may be refused before it has asked
+            if asks(connection) == 200:
+                held.append(connection)
+                return True
+        connection.close()
+        return False
+
+    for _ in range(most):
+        until(is_taken, 2)
+    for number in range(12):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as over:
+            told = over.makefile("rb").read()
+        assert told.startswith(b"HTTP/1.1 503 ")
+        assert f"{most} connections are open, as many as there may be (--max-connections)".encode() in told
+        held.pop(number % most).close()
+        until(is_taken, 2)
+    assert {asks(each) for each in held} == {200}
+
+
 def test_figures_are_those_of_all_processes(models: Path, start_server: StartServer) -> None:
     server = start_server(models, "--workers", "3")
     for _ in range(30):
@@ -206,6 +315,10 @@ def test_figures_are_those_of_all_processes(models: Path, start_server: StartSer
     assert stats["inference_count"] == 30
     assert len(server.ask("GET", "/debug/slow").json["requests"]) == 31
     assert server.metric("penstock_front_ends") == 3
+    names = ("head", "engine", "front-end-0", "front-end-1", "front-end-2")
+    series = [f'penstock_process_resident_memory_bytes{{process="{name}"}}' for name in names]
+    until(lambda: all(server.metric(each) > 2**20 for each in series))
+    assert server.metric(series[1]) == pytest.approx(server.metric("process_resident_memory_bytes"), rel=0.1)
     assert (server.metric("penstock_slots_taken"), server.metric("penstock_slots_free_bytes")) == (0, 3 * 256 * 2**20)
 
 
@@ -229,13 +342,17 @@ def test_a_request_that_is_given_up_leaves_no_slot_taken(slow_onnx: Path, start_
     )
 
 
-def test_a_server_whose_slots_are_taken_says_so_and_answers_again(identity: Path, start_server: StartServer) -> None:
-    server = start_server(identity, "--workers", "1", "--slots-mb", "1")
-    wide = np.zeros((1, 2**19), np.float32)
+def test_what_no_slot_can_ever_hold_is_too_large(identity: Path, start_server: StartServer) -> None:
+    server = start_server(identity, "--workers", "1", "--slots-mb", "1", "--max-body-mb", "1")
     small = np.arange(8, dtype=np.float32).reshape(1, 8)
-    answer = server.raw(request("same", wide, binary=True))
-    assert answer.startswith(b"503\n")
-    assert b"--slots-mb" in answer
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 300_000], "data": [0] * 300_000}
+    content = json.dumps({"inputs": [entry]}, separators=(",", ":")).encode()
+    assert len(content) < 2**20
+    answer = server.ask("POST", "/v2/models/same/infer", content)
+    assert (answer.status, answer.error) == (
+        413,
+        "its tensors take 1200000 bytes; 1048576 are the most here (--slots-mb)",
+    )
     assert server.raw(request("same", small, binary=True)).startswith(b"200\n")
 
 

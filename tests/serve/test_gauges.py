@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.runtimes import InstanceDead
-from penstock.serve import drift
+from penstock.serve import drift, gauges
 from penstock.serve.fronts import Fronts
 from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
@@ -74,6 +75,8 @@ def test_the_page_on_observability_names_every_metric(server: Server, monkeypatc
     exposed |= {f"{metric.name}_total" for metric in Gate([]).families()}  # as it is written down
     fronts = Fronts(Repository(), lambda _: None, Tracer(), Regions())
     exposed |= {metric.name for metric in fronts.families()}
+    several = {metric.name: metric.type for metric in gauges.processes({"head": os.getpid()})}
+    exposed |= {f"{name}_total" if kind == "counter" else name for name, kind in several.items()}
     shadowed = {metric.name: metric.type for metric in drift.families([])}
     exposed |= {f"{name}_total" if kind == "counter" else name for name, kind in shadowed.items()}
     assert {"penstock_requests_total", "nv_inference_count", "process_open_fds", "nv_gpu_power_usage"} <= exposed
@@ -110,3 +113,13 @@ def test_a_server_tells_its_instances_its_models_sizes_and_its_memory(server: Se
     assert resident == pytest.approx(1024 * int(told.split()[1]), rel=0.2)
     assert server.metric("process_cpu_seconds_total") > 0
     assert server.metric("process_open_fds") > 0
+
+
+def test_each_process_of_a_family_has_its_series_and_one_that_is_gone_has_none() -> None:
+    found = {metric.name: metric for metric in gauges.processes({"head": os.getpid(), "front-end-0": 2**22 + 1})}
+    memory = found["penstock_process_resident_memory_bytes"]
+    assert [sample.labels for sample in memory.samples] == [{"process": "head"}]
+    assert memory.samples[0].value > 2**20
+    assert [sample.name for sample in found["penstock_process_cpu_seconds"].samples] == [
+        "penstock_process_cpu_seconds_total"
+    ]

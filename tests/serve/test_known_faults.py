@@ -157,7 +157,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
         "test_drain.py::test_what_takes_longer_than_drain_s_is_cut_counted_and_told_by_the_exit_status",
     ),
     "--workers": ("2", "test_family.py::*"),
-    "--slots-mb": ("9", "test_family.py::test_a_server_whose_slots_are_taken_says_so_and_answers_again"),
+    "--slots-mb": ("9", "test_family.py::test_what_no_slot_can_ever_hold_is_too_large"),
     "--trace-file": ("traces.json", "test_tracing.py::*"),
 }
 

@@ -1,4 +1,4 @@
-"""Where a server listens: what is wrong with an address or a port is told by the option that is at fault."""
+"""Where a server listens, and settings that go together: what is wrong is told by the option that is at fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.serve.server import Address, Settings, serve
+from penstock.serve.predict import Bounds
+from penstock.serve.server import Address, Settings, serve, slots_bytes
 
 
 def refused(tmp_path: Path, address: Address) -> str:
@@ -48,3 +49,21 @@ def test_a_port_that_is_for_the_system_alone_is_said_to_be_so(tmp_path: Path, mo
     monkeypatch.setattr(socket.socket, "bind", bind)  # as root may, whom tests may be run by
     told = refused(tmp_path, Address(port=80))
     assert told == "--port 80: such low ports are for the system alone; choose one from 1024 on"
+
+
+def test_memory_of_front_ends_is_refused_where_there_are_none(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="--slots-mb 8: is memory of front ends, and there are none: add --workers"):
+        serve([tmp_path], Settings(workers=0, slots_mb=8), print)
+
+
+def test_slots_that_cannot_hold_the_largest_body_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        PenstockError, match="--slots-mb 8: has no room for bodies of --max-body-mb 64; give it as much"
+    ):
+        serve([tmp_path], Settings(workers=1, slots_mb=8), print)
+
+
+@pytest.mark.parametrize(("slots_mb", "body_mb", "expected_mb"), [(None, 64, 256), (None, 500, 1000), (64, 64, 64)])
+def test_slots_have_room_for_the_largest_body(slots_mb: int | None, body_mb: int, expected_mb: int) -> None:
+    settings = Settings(slots_mb=slots_mb, bounds=Bounds(max_body_bytes=body_mb * 2**20))
+    assert slots_bytes(settings) == expected_mb * 2**20

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.serve.errors import RequestError, explained
+from penstock.serve.outcomes import QueueFull
 from penstock.serve.slots import ALIGNED, Places, Slots, mapped, rounded
 
 SIZE = 64 * ALIGNED
@@ -131,3 +133,15 @@ def test_many_requests_leave_no_slot_taken() -> None:
     del view
     gc.collect()
     assert (slots.taken, slots.free) == (0, 1024 * ALIGNED)
+
+
+def test_what_has_no_place_now_is_told_apart_from_what_never_has() -> None:
+    slots = Slots(SIZE)
+    held = slots.take(SIZE)
+    for size, kind, status in ((SIZE, QueueFull, 503), (SIZE + 1, RequestError, 413)):
+        assert slots.take(size) is None
+        refusal = slots.refusal(size)
+        assert type(refusal) is kind
+        assert explained(refusal)[0] == status
+        assert "--slots-mb" in str(refusal)
+    del held
