@@ -39,10 +39,11 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
             request.state.pictures = await _uploaded(request, bounds)
         reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds)
         return await _decoded(times, reading)
-    data, coding = await _body(request, bounds), request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
+    aligned = protocol.json_length(header_length, bounds.max_body_bytes) or 0
+    data, coding = await _body(request, bounds, aligned), request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s, aligned)
     if _of_long_json(data, header_length, kind):
         return await _decoded(times, _read_elsewhere(data, header_length, model, bounds))
 
@@ -58,26 +59,26 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     return await _decoded(times, asyncio.to_thread(decode))
 
 
-async def _body(request: Request, bounds: Bounds) -> bytes | memoryview:
-    """A request's body, which is received once."""
+async def _body(request: Request, bounds: Bounds, aligned: int) -> memoryview:
+    """A request's body, which is received once; its arrays begin at `aligned`."""
     if not hasattr(request.state, "body"):
-        request.state.body = await gathered(request.stream(), bounds.max_body_bytes)
-    body: bytes | memoryview = request.state.body
+        request.state.body = await gathered(request.stream(), bounds.max_body_bytes, aligned)
+    body: memoryview = request.state.body
     return body
 
 
-def _is_json(data: bytes | memoryview, kind: str) -> bool:
+def _is_json(data: memoryview, kind: str) -> bool:
     return kind == "application/json" or (not kind.startswith("image/") and bytes(data[:64]).lstrip()[:1] == b"{")
 
 
-def _of_long_json(data: bytes | memoryview, header_length: str | None, kind: str) -> bool:
+def _of_long_json(data: memoryview, header_length: str | None, kind: str) -> bool:
     """Whether a body has so many numbers that they are read in another process; images in base64 are long, but few."""
     if header_length is not None:
         return (protocol.json_length(header_length, len(data)) or 0) > reader.LONG
     return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in bytes(data[:256])
 
 
-async def _read_elsewhere(data: bytes | memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
+async def _read_elsewhere(data: memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
     preprocess = model.receipt.preprocess if model.receipt else None
     told = {
         "header_length": header_length,
@@ -124,7 +125,7 @@ async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
     return inputs
 
 
-def _binary(data: bytes | memoryview, header_length: str, model: Model) -> Inputs:
+def _binary(data: memoryview, header_length: str, model: Model) -> Inputs:
     """Tensors as the Open Inference Protocol has them; what it lets a client ask for beside has its own route."""
     call = protocol.decode(data, header_length, model.signature)
     content = fields.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}

@@ -12,13 +12,11 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from penstock.serve import protocol
 from penstock.serve.records import REQUEST_ID
-from penstock.serve.wire import named
+from penstock.serve.wire import json_place, named
 
 _KEPT = 2048
 _UPGRADE = re.compile(rb"(?i)\r\nupgrade[ \t]*:[^\r\n]*\r\n")
-_HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Head:
     @property
     def json_length(self) -> int:
         """How much of the body is JSON, if that is said."""
-        said = self.headers.get(_HEADER_LENGTH)
-        return 0 if said is None else protocol.json_length(said.decode("latin-1"), self.length) or 0
+        return json_place(self.headers, self.length)
 
 
 class _Reader:
