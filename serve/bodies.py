@@ -28,7 +28,8 @@ _FIELDS = ("file", "files")
 async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Times) -> Inputs:
     """The inputs of a form of images, a raw image, JSON, CSV, or tensors in binary; the time of decoding is noted.
 
-    A request may be read again, for a version that took the model's place meanwhile.
+    A request's time is counted once it is whole, as infer requests' is: how long a client takes to send is not ours. It
+    may be read again, for a version that took the model's place meanwhile.
 
     Raises:
         RequestError, BadImage, BadTable: naming the field, the value and the rule.
@@ -37,11 +38,12 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     if kind == "multipart/form-data":
         if not hasattr(request.state, "pictures"):  # a form can be read once
             request.state.pictures = await _uploaded(request, bounds)
+            times.started = time.perf_counter()
         reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds)
         return await _decoded(times, reading)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
     aligned = protocol.json_length(header_length, bounds.max_body_bytes) or 0
-    data, coding = await _body(request, bounds, aligned), request.headers.get("content-encoding", "identity")
+    data, coding = await _body(request, bounds, aligned, times), request.headers.get("content-encoding", "identity")
     if coding != "identity":
         data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s, aligned)
     if _of_long_json(data, header_length, kind):
@@ -59,10 +61,11 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     return await _decoded(times, asyncio.to_thread(decode))
 
 
-async def _body(request: Request, bounds: Bounds, aligned: int) -> memoryview:
+async def _body(request: Request, bounds: Bounds, aligned: int, times: Times) -> memoryview:
     """A request's body, which is received once; its arrays begin at `aligned`."""
     if not hasattr(request.state, "body"):
         request.state.body = await gathered(request.stream(), bounds.max_body_bytes, aligned)
+        times.started = time.perf_counter()
     body: memoryview = request.state.body
     return body
 
@@ -119,9 +122,8 @@ def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
 
 async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
     """Decode beside the event loop: a picture takes milliseconds, which others on it should not wait for."""
-    started = time.perf_counter()
     inputs = await decoding
-    times.decode_s = time.perf_counter() - started
+    times.decode_s = time.perf_counter() - times.started
     return inputs
 
 

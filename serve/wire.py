@@ -118,7 +118,7 @@ class Infer:
             said["Content-Encoding"] = coded
         self._tracer.answered(model.name, model.version, call.id, times)
         if (shadows := self._repository.shadows) is not None:
-            shadows.offer(name, model, call.id, call.inputs, answer)
+            shadows.offer(name, model, times.name(), call.inputs, answer)
         return 200, said, content
 
     async def _read(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
@@ -191,7 +191,7 @@ class Wire:
             return self.infer.end(name, record, GONE)
         except Exception as error:
             return self.infer.end(name, record, refused(error, record))
-        record.started = time.perf_counter()  # of infer requests, once they are whole
+        record.started = time.perf_counter()  # of requests, once they are whole
         return await self.infer.answer(name, version, headers, body, record)
 
 

@@ -446,6 +446,24 @@ def test_every_answer_says_how_long_its_stages_took(forms: Server, png: Callable
         assert answer.json["timing"] == {f"{name}_ms": duration for name, duration in stages.items()}
 
 
+@pytest.mark.parametrize("form", [True, False], ids=["form", "raw"])
+def test_how_long_a_client_takes_to_send_is_none_of_the_server_s_time(server: Server, scan: bytes, form: bool) -> None:
+    body, kind = scan, "image/png"
+    if form:
+        head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nContent-Type: image/png\r\n\r\n'
+        body, kind = head + scan + b"\r\n--b--\r\n", "multipart/form-data; boundary=b"
+    connection = server.connect()
+    connection.putrequest("POST", DIGITS)
+    connection.putheader("Content-Type", kind)
+    connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body[:10])
+    time.sleep(0.7)
+    connection.send(body[10:])
+    answer = connection.getresponse()
+    assert json.loads(answer.read())["timing"]["total_ms"] < 600
+    connection.close()
+
+
 def test_timing_is_of_the_request_itself(narrow_server: Server) -> None:
     answer = narrow_server.ask("POST", "/predict/slow", {"inputs": [1000]})
     assert answer.json["timing"]["compute_ms"] > 20
