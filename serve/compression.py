@@ -16,7 +16,7 @@ _WINDOW = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # x-gzip is gzip (RFC 9110,
 # Bytes that go in at once, and that come out.
 _PIECE, _STEP = 65_536, 2**16
 # Of gzip, one behind the other (RFC 1952, section 2.2): bgzip's hold 64 KiB. Empty ones would take forever.
-_MOST_MEMBERS = 2**16
+_MOST_MEMBERS, _MEMBER = 2**16, b"\x1f"
 # Fast, and most of what there is to win on numbers.
 _LEVEL = 1
 
@@ -46,11 +46,11 @@ def inflate(body: Body, coding: str, most: int, aligned: int = 0) -> Body | memo
     found, view = Room(most, aligned), memoryview(body)
     try:
         for start in range(0, len(view), _PIECE):
-            piece: Buffer = view[start : start + _PIECE]
+            piece: bytes | memoryview = view[start : start + _PIECE]
             while piece:
                 if stream.eof:
-                    if coding == "deflate" or members == _MOST_MEMBERS:
-                        after = "" if coding == "deflate" else f", after {members} members"
+                    if coding == "deflate" or members == _MOST_MEMBERS or bytes(piece[:1]) != _MEMBER:
+                        after = f", after {members} members" if members > 1 else ""
                         raise RequestError(f"the body is {coding} that goes on behind its end{after}")
                     stream, members = zlib.decompressobj(_WINDOW[coding]), members + 1
                 for part in _parts(stream, piece):
@@ -59,10 +59,8 @@ def inflate(body: Body, coding: str, most: int, aligned: int = 0) -> Body | memo
                     found.add(part)
                 piece = stream.unused_data
     except zlib.error as error:
-        fault = (
-            f"is not {coding}, as Content-Encoding says" if members == 1 else f"is {coding} and goes on behind its end"
-        )
-        raise RequestError(f"the body {fault}: {error}") from None
+        what = "the body" if members == 1 else f"member {members} of the body"
+        raise RequestError(f"{what} is not {coding}, as Content-Encoding says: {error}") from None
     if not stream.eof:
         raise RequestError(f"the body is {coding} that is cut short")
     return found.content()

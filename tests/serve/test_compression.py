@@ -41,7 +41,9 @@ def test_what_is_cut_short_or_goes_on_is_refused(body: bytes, coding: str, piece
         with pytest.raises(RequestError, match="cut short"):
             compression.inflate(packed[: data.draw(st.integers(0, len(packed) - 1))], coding, 10**6)
         # What begins as gzip does is another member of it, cut short.
-        with pytest.raises(RequestError, match="behind its end" if coding == "deflate" else "behind its end|cut short"):
+        with pytest.raises(
+            RequestError, match="behind its end" if coding == "deflate" else "behind its end|cut short|member 2"
+        ):
             compression.inflate(packed + data.draw(st.binary(min_size=1, max_size=200)), coding, 10**6)
 
 
