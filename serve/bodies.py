@@ -148,9 +148,10 @@ async def _uploaded(request: Request, bounds: Bounds) -> list[Picture]:
             items = form.multi_items()
             files = [value for name, value in items if name in _FIELDS and isinstance(value, UploadFile)]
             if not files or len(files) < len(items):
-                held = ", ".join(repr(name[:40]) for name in form) or "none"
+                held = ", ".join(repr(name[:40]) for name in form)
                 rule = "the form must hold a file in the field 'file', or several in it, and nothing else"
-                raise RequestError(f"{rule}; its fields are {held}")
+                none = "no field of it is whole: it is empty, or cut before its last boundary"
+                raise RequestError(f"{rule}; {f'its fields are {held}' if held else none}")
             several = len(files) > 1
             return [
                 Picture(await file.read(), f"files[{index}] {(file.filename or '')[-80:]!r}" if several else "")
@@ -161,4 +162,7 @@ async def _uploaded(request: Request, bounds: Bounds) -> list[Picture]:
     except HTTPException as error:
         if error.detail.startswith("Too many files"):
             raise predict.too_many_images("the form", bounds.max_images) from None
+        if error.detail.startswith("Missing boundary"):
+            why = "Content-Type is multipart/form-data without a boundary; leave that header to what makes the form"
+            raise RequestError(f"{why}, as curl -F and HTTP libraries do") from None
         raise

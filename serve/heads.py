@@ -41,6 +41,7 @@ class _Reader:
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
+        self.hosts = 0
         self.plain = self.keep_alive = False
         self.parser = httptools.HttpRequestParser(self)
 
@@ -48,14 +49,16 @@ class _Reader:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        name = name.lower()
+        self.headers[name] = value
+        self.hosts += name == b"host"
 
     def on_headers_complete(self) -> None:
         parser = self.parser  # which tells this of a request only until it ends
         self.keep_alive = parser.should_keep_alive()
         # A wish to upgrade is passed over, as RFC 9110 lets a server do; Java's client has one in its first request.
         posted = parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
-        self.plain = posted and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
+        self.plain = posted and self.hosts == 1 and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
 
 
 def read_head(text: bytes) -> Head | None:

@@ -141,12 +141,13 @@ def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.gene
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
             name = SERVED_DTYPES[dtype.name]
-            raise RequestError(f"{field} holds a number out of {name}'s {limits.min} to {limits.max}")
+            wrong = next(number for number in flat if not limits.min <= number <= limits.max)
+            raise RequestError(f"{field} holds {wrong}; {name} is {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
         given = np.array(flat, np.float64 if kind == "f" else dtype)
         array = given.astype(dtype, copy=False)
-    if kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
-        raise RequestError(f"{field} holds a number out of {SERVED_DTYPES[dtype.name]}'s range")
+    if kind == "f" and (beyond := np.isfinite(given) & ~np.isfinite(array)).any():
+        raise RequestError(f"{field} holds {given[beyond][0]:g}, which is out of {SERVED_DTYPES[dtype.name]}'s range")
     return array
 
 

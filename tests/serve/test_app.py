@@ -242,7 +242,12 @@ def test_a_form_whose_file_field_is_text_is_refused(server: Server) -> None:
 )
 def test_a_broken_form_is_refused(server: Server, body: bytes, kind: str) -> None:
     answer = server.ask("POST", DIGITS, body, {"Content-Type": kind})
-    refused(answer, 400)
+    refused(answer, 400, *(["without a boundary"] if "boundary" not in kind else []))
+
+
+def test_a_form_that_is_cut_short_is_told_so(server: Server, scan: bytes) -> None:
+    body, headers = multipart(scan)
+    refused(server.ask("POST", DIGITS, body[:-20], headers), 400, "cut before its last boundary")
 
 
 @pytest.mark.parametrize("field", ["file", "files"])
