@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError
+from penstock.runtimes import RejectedInput
 from penstock.signature import Arrays, Signature
 
 _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
@@ -29,12 +30,12 @@ def run(session: Any, names: list[str], feeds: Arrays) -> list[Any]:
     """What `session.run` does, with bytes objects for text and ml_dtypes' bfloat16.
 
     Raises:
-        UnicodeDecodeError: an input's bytes are no UTF-8.
+        RejectedInput: an input's bytes are no UTF-8.
     """
     if any(item.type == "tensor(bfloat16)" for item in (*session.get_inputs(), *session.get_outputs())):
         values = {name: _value(np.ascontiguousarray(array)) for name, array in feeds.items()}
         return [_array(value) for value in session.run_with_ort_values(names, values)]
-    texts = {name: _decoded(array) if array.dtype == object else array for name, array in feeds.items()}
+    texts = {name: _decoded(name, array) if array.dtype == object else array for name, array in feeds.items()}
     return [_encoded(array) if array.dtype == object else array for array in session.run(names, texts)]
 
 
@@ -55,8 +56,11 @@ def _array(value: Any) -> Any:
     return np.frombuffer(content, ml_dtypes.bfloat16).reshape(value.shape())
 
 
-def _decoded(array: Any) -> Any:
-    return _each(array, bytes.decode)
+def _decoded(name: str, array: Any) -> Any:
+    try:
+        return _each(array, bytes.decode)
+    except UnicodeDecodeError as error:
+        raise RejectedInput(f"input {name!r} holds {error.object[:40]!r}, and the model takes text as UTF-8") from None
 
 
 def _encoded(array: Any) -> Any:

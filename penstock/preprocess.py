@@ -33,6 +33,10 @@ class BadImage(PenstockError):
     """Bytes that are not an image that may be decoded here."""
 
 
+class TooManyPixels(BadImage):
+    """An image of more pixels than its reader allows."""
+
+
 class ImagePreprocess(BaseModel):
     """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel.
 
@@ -206,7 +210,7 @@ def _decoding(data: bytes, max_pixels: int) -> Iterator[Image]:
         image = Pillow.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > max_pixels:
-            raise BadImage(
+            raise TooManyPixels(
                 f"the image has {width}x{height} = {width * height} pixels; the limit is {max_pixels} pixels"
             )
         yield image
@@ -218,6 +222,6 @@ def _decoding(data: bytes, max_pixels: int) -> Iterator[Image]:
             f"the {len(data)} bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file"
         ) from None
     except Pillow.DecompressionBombError:
-        raise BadImage(f"the image decodes to more pixels than the limit of {max_pixels} pixels") from None
+        raise TooManyPixels(f"the image decodes to more pixels than the limit of {max_pixels} pixels") from None
     except Exception as error:  # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more
         raise BadImage(f"the image is damaged and cannot be decoded: {error}") from None

@@ -269,7 +269,7 @@ def _add_predict(app: FastAPI, repository: Repository, watch: Watch, bounds: Bou
                 return await work(times)
             content, headers = await answers.encode(model, outputs, form, top_k, times)
             if repository.shadows is not None:
-                repository.shadows.offer(name, model, None, inputs, outputs)
+                repository.shadows.offer(name, model, times.name(), inputs, outputs)
             return Response(content, headers=headers)
 
         return await _counted(name, repository, watch, request, work)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Protocol
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -89,8 +91,12 @@ class Behind(HttpToolsProtocol):
             self.transport.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the form of all other refusals."""
-        self.give_up(400, "the request is not HTTP/1.1")
+        """Refuse what is no HTTP, in the form of all other refusals, and in the parser's words."""
+        error = sys.exc_info()[1]
+        if isinstance(error, httptools.HttpParserCallbackError):
+            error = error.__context__
+        why = f": {error}" if isinstance(error, httptools.HttpParserError) else ""
+        self.give_up(400, f"the request is not HTTP/1.1{why}")
 
     def on_body(self, body: bytes) -> None:
         self._bodied += len(body)
@@ -106,6 +112,9 @@ class Behind(HttpToolsProtocol):
         if self.parser.should_upgrade():  # sent ahead; its body would be taken for the next request
             self.give_up(400, "Upgrade is not taken in a request that is sent ahead")
             return
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts != 1 and self.parser.get_http_version() == "1.1":  # RFC 9112, section 3.2
+            raise httptools.HttpParserError("Duplicate Host" if hosts else "Missing Host")
         self._heading = False
         super().on_headers_complete()
         if self._front.leaving:

@@ -28,7 +28,8 @@ _FIELDS = ("file", "files")
 async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Times) -> Inputs:
     """The inputs of a form of images, a raw image, JSON, CSV, or tensors in binary; the time of decoding is noted.
 
-    A request may be read again, for a version that took the model's place meanwhile.
+    A request's time is counted once it is whole, as infer requests' is: how long a client takes to send is not ours. It
+    may be read again, for a version that took the model's place meanwhile.
 
     Raises:
         RequestError, BadImage, BadTable: naming the field, the value and the rule.
@@ -37,12 +38,14 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     if kind == "multipart/form-data":
         if not hasattr(request.state, "pictures"):  # a form can be read once
             request.state.pictures = await _uploaded(request, bounds)
+            times.started = time.perf_counter()
         reading = asyncio.to_thread(predict.image_inputs, model, request.state.pictures, bounds)
         return await _decoded(times, reading)
-    data, coding = await _body(request, bounds), request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s)
     header_length = request.headers.get(protocol.HEADER_LENGTH)
+    aligned = protocol.json_length(header_length, bounds.max_body_bytes) or 0
+    data, coding = await _body(request, bounds, aligned, times), request.headers.get("content-encoding", "identity")
+    if coding != "identity":
+        data = await inflating.inflated(data, coding, bounds.max_body_bytes, model.limits.timeout_s, aligned)
     if _of_long_json(data, header_length, kind):
         return await _decoded(times, _read_elsewhere(data, header_length, model, bounds))
 
@@ -58,26 +61,27 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     return await _decoded(times, asyncio.to_thread(decode))
 
 
-async def _body(request: Request, bounds: Bounds) -> bytes | memoryview:
-    """A request's body, which is received once."""
+async def _body(request: Request, bounds: Bounds, aligned: int, times: Times) -> memoryview:
+    """A request's body, which is received once; its arrays begin at `aligned`."""
     if not hasattr(request.state, "body"):
-        request.state.body = await gathered(request.stream(), bounds.max_body_bytes)
-    body: bytes | memoryview = request.state.body
+        request.state.body = await gathered(request.stream(), bounds.max_body_bytes, aligned)
+        times.started = time.perf_counter()
+    body: memoryview = request.state.body
     return body
 
 
-def _is_json(data: bytes | memoryview, kind: str) -> bool:
+def _is_json(data: memoryview, kind: str) -> bool:
     return kind == "application/json" or (not kind.startswith("image/") and bytes(data[:64]).lstrip()[:1] == b"{")
 
 
-def _of_long_json(data: bytes | memoryview, header_length: str | None, kind: str) -> bool:
+def _of_long_json(data: memoryview, header_length: str | None, kind: str) -> bool:
     """Whether a body has so many numbers that they are read in another process; images in base64 are long, but few."""
     if header_length is not None:
         return (protocol.json_length(header_length, len(data)) or 0) > reader.LONG
     return len(data) > reader.LONG and _is_json(data, kind) and b'"image' not in bytes(data[:256])
 
 
-async def _read_elsewhere(data: bytes | memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
+async def _read_elsewhere(data: memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
     preprocess = model.receipt.preprocess if model.receipt else None
     told = {
         "header_length": header_length,
@@ -118,13 +122,12 @@ def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
 
 async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:
     """Decode beside the event loop: a picture takes milliseconds, which others on it should not wait for."""
-    started = time.perf_counter()
     inputs = await decoding
-    times.decode_s = time.perf_counter() - started
+    times.decode_s = time.perf_counter() - times.started
     return inputs
 
 
-def _binary(data: bytes | memoryview, header_length: str, model: Model) -> Inputs:
+def _binary(data: memoryview, header_length: str, model: Model) -> Inputs:
     """Tensors as the Open Inference Protocol has them; what it lets a client ask for beside has its own route."""
     call = protocol.decode(data, header_length, model.signature)
     content = fields.parse_json(data[: int(header_length)], constants=True) if int(header_length) else {}
@@ -145,9 +148,10 @@ async def _uploaded(request: Request, bounds: Bounds) -> list[Picture]:
             items = form.multi_items()
             files = [value for name, value in items if name in _FIELDS and isinstance(value, UploadFile)]
             if not files or len(files) < len(items):
-                held = ", ".join(repr(name[:40]) for name in form) or "none"
+                held = ", ".join(repr(name[:40]) for name in form)
                 rule = "the form must hold a file in the field 'file', or several in it, and nothing else"
-                raise RequestError(f"{rule}; its fields are {held}")
+                none = "no field of it is whole: it is empty, or cut before its last boundary"
+                raise RequestError(f"{rule}; {f'its fields are {held}' if held else none}")
             several = len(files) > 1
             return [
                 Picture(await file.read(), f"files[{index}] {(file.filename or '')[-80:]!r}" if several else "")
@@ -158,4 +162,7 @@ async def _uploaded(request: Request, bounds: Bounds) -> list[Picture]:
     except HTTPException as error:
         if error.detail.startswith("Too many files"):
             raise predict.too_many_images("the form", bounds.max_images) from None
+        if error.detail.startswith("Missing boundary"):
+            why = "Content-Type is multipart/form-data without a boundary; leave that header to what makes the form"
+            raise RequestError(f"{why}, as curl -F and HTTP libraries do") from None
         raise

@@ -35,7 +35,7 @@ class Contract:
         if times is not None:
             times.rows = rows
         if rows > most:
-            raise RequestError(f"the request has {rows} rows and the queue holds {most}; send fewer")
+            raise RequestError(f"the request has {rows} rows and the queue holds {most} (--max-queue-rows); send fewer")
         return rows
 
     def _check(self, inputs: Arrays) -> None:

@@ -262,7 +262,7 @@ def set_logging(wanted: dict[str, Any]) -> None:
     """Change settings of the logging extension.
 
     Raises:
-        RequestError: one is unknown, of another kind, or cannot be changed.
+        RequestError: one is unknown, of another kind, or cannot be changed, also not while another is as it is.
     """
     held = log_settings()
     for name, value in wanted.items():
@@ -274,6 +274,14 @@ def set_logging(wanted: dict[str, Any]) -> None:
             kind = {bool: "true or false", int: "a number from 0 on", str: "a string"}[type(held[name])]
             raise RequestError(f"{name} is {str(value)[:40]!r}; it must be {kind}")
     now = {**held, **wanted}
+    louder = ["log_verbose_level"]
+    for name in reversed(_LEVELS):  # what is graver than what is logged is logged too
+        on = [other for other in louder if now[other]]
+        if wanted.get(name) is False and on:
+            raise RequestError(
+                f"{name} is false, and {on[0]} is {str(now[on[0]]).lower()}, with which it is logged; turn that off too"
+            )
+        louder.append(name)
     level = logging.CRITICAL
     for name, least in _LEVELS.items():
         level = least if now[name] else level

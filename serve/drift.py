@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from penstock import parity
 from penstock.parity import Distance
 from penstock.serve.metrics import Distribution
 from penstock.serve.model import Model
+from penstock.serve.records import moment
 from penstock.signature import Arrays
 
 RESULTS = ("agreed", "differed", "failed", "dropped")
@@ -125,7 +125,7 @@ class Drift:
             return
         told = {
             **case,
-            "when": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "when": moment(),
             "why": difference.why,
             "outputs": [_told(distance) for distance in difference.distances],
         }

@@ -323,7 +323,7 @@ class _Reply(Times):
     def set_result(self, answer: dict[str, Any], /) -> None:
         self._over, self.item = True, None
         assert self._model is not None
-        self._model.statistics.request(time.perf_counter() - self.started, answered=True)
+        self._model.statistics.request(time.perf_counter() - self.started, self, answered=True)
         if answer is GIVEN or (self._inputs is not None and self._inputs.given(answer)):
             self._link.answered(self)
         else:

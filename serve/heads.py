@@ -12,13 +12,11 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from penstock.serve import protocol
 from penstock.serve.records import REQUEST_ID
-from penstock.serve.wire import named
+from penstock.serve.wire import json_place, named
 
 _KEPT = 2048
 _UPGRADE = re.compile(rb"(?i)\r\nupgrade[ \t]*:[^\r\n]*\r\n")
-_HEADER_LENGTH = protocol.HEADER_LENGTH.lower().encode()
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class Head:
     @property
     def json_length(self) -> int:
         """How much of the body is JSON, if that is said."""
-        said = self.headers.get(_HEADER_LENGTH)
-        return 0 if said is None else protocol.json_length(said.decode("latin-1"), self.length) or 0
+        return json_place(self.headers, self.length)
 
 
 class _Reader:
@@ -44,6 +41,7 @@ class _Reader:
     def __init__(self) -> None:
         self.url = b""
         self.headers: dict[bytes, bytes] = {}
+        self.hosts = 0
         self.plain = self.keep_alive = False
         self.parser = httptools.HttpRequestParser(self)
 
@@ -51,14 +49,16 @@ class _Reader:
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        name = name.lower()
+        self.headers[name] = value
+        self.hosts += name == b"host"
 
     def on_headers_complete(self) -> None:
         parser = self.parser  # which tells this of a request only until it ends
         self.keep_alive = parser.should_keep_alive()
         # A wish to upgrade is passed over, as RFC 9110 lets a server do; Java's client has one in its first request.
         posted = parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
-        self.plain = posted and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
+        self.plain = posted and self.hosts == 1 and self.headers.keys().isdisjoint((b"transfer-encoding", b"expect"))
 
 
 def read_head(text: bytes) -> Head | None:

@@ -17,8 +17,8 @@ _MUCH = 2**18
 INFLATER = Reader("compressed bodies", "send it uncompressed")
 
 
-async def inflated(body: Body, coding: str, most: int, timeout_s: float) -> Body | memoryview:
-    """The body as it was before its Content-Encoding, of no more than `most` bytes.
+async def inflated(body: Body, coding: str, most: int, timeout_s: float, aligned: int = 0) -> Body | memoryview:
+    """The body as it was before its Content-Encoding, of no more than `most` bytes; see `compression.inflate`.
 
     Raises:
         As `compression.inflate`; QueueFull, Expired: it is long, and many others are, or it was not reached within
@@ -27,10 +27,10 @@ async def inflated(body: Body, coding: str, most: int, timeout_s: float) -> Body
     view = memoryview(body)
     if view.nbytes <= _MUCH or not compression.known(coding):
         try:
-            return await asyncio.to_thread(compression.inflate, body, coding, min(most, LONG))
+            return await asyncio.to_thread(compression.inflate, body, coding, min(most, LONG), aligned)
         except Over:
             if most <= LONG:
                 raise
     told = {"coding": coding, "most": most}
-    _, arrays = await INFLATER.call("inflate", view, told, timeout_s=timeout_s)
+    _, arrays = await INFLATER.call("inflate", view, told, timeout_s=timeout_s, aligned=aligned)
     return arrays["body"].data

@@ -123,13 +123,13 @@ class Model:
             SignatureMismatch: the inputs are not the signature's.
             QueueFull, Expired, Closed: from the scheduler.
         """
-        started, answered = time.perf_counter(), False
+        started, answered, times = time.perf_counter(), False, times or Times()
         try:
             found = await self._infer(inputs, timeout_s, priority, times)
             answered = True
             return found
         finally:
-            self.statistics.request(time.perf_counter() - started, answered=answered)
+            self.statistics.request(time.perf_counter() - started, times, answered=answered)
 
     async def infer_last(self, inputs: Arrays, timeout_s: float) -> dict[str, Any]:
         """The outputs for what is no client's request, behind all that is: in batches of its own, which give way.

@@ -72,8 +72,10 @@ def _from_contents(tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     if given.size != math.prod(shape):
         raise RequestError(f"{field} of input {tensor.name!r} has {given.size} numbers; shape is {list(shape)}")
     array = given.astype(dtype, copy=False)
-    if whole and not np.array_equal(array.astype(given.dtype), given):
-        raise RequestError(f"{field} of input {tensor.name!r} holds a number out of {tensor.datatype}'s range")
+    if whole and (beyond := array.astype(given.dtype) != given).any():
+        wrong, limits = given[beyond][0], np.iinfo(dtype)
+        name = f"{field} of input {tensor.name!r}"
+        raise RequestError(f"{name} holds {wrong}; {tensor.datatype} is {limits.min} to {limits.max}")
     return array.reshape(shape)
 
 

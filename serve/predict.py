@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.preprocess import MAX_PIXELS, BadImage
+from penstock.preprocess import MAX_PIXELS, BadImage, TooManyPixels
 from penstock.serve import rows
 from penstock.serve.errors import RequestError
 from penstock.serve.fields import parse_json
@@ -62,9 +62,8 @@ def image_inputs(model: Model, pictures: Sequence[Picture], bounds: Bounds) -> I
         try:
             found.append(preprocess.read(picture.data, bounds.max_pixels, bounds.scaled_decoding))
         except BadImage as error:
-            if not picture.where:
-                raise
-            raise BadImage(f"{picture.where}: {error}") from None
+            option = " (--max-pixels)" if isinstance(error, TooManyPixels) else ""
+            raise BadImage(f"{picture.where}{': ' * bool(picture.where)}{error}{option}") from None
     return {preprocess.input: found[0] if len(found) == 1 else np.concatenate(found)}
 
 
@@ -203,6 +202,9 @@ _NO_SPACE = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _not_taken(model: Model, why: str) -> RequestError:
+    if model.receipt is not None and model.receipt.preprocess is not None:
+        how = 'send the file of one, or JSON with one in base64: {"image": …}'
+        return RequestError(f"model {model.name!r} {why}; it takes pictures: {how}", 415)
     return RequestError(f"model {model.name!r} {why}; send its tensors as JSON: {example(model)}", 415)
 
 

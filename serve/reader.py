@@ -21,6 +21,7 @@ from typing_extensions import Buffer
 from penstock.serve import failures
 from penstock.serve.errors import RequestError
 from penstock.serve.outcomes import Expired, QueueFull
+from penstock.serve.rooms import room
 from penstock.serve.tensors import from_bytes
 from penstock.serve.threads import CallThread
 from penstock.trial import python_command
@@ -38,8 +39,8 @@ Found = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
 class _Wish:
     """A call, and whether its caller still waits for it."""
 
-    def __init__(self, call: bytes, body: Buffer) -> None:
-        self.call, self.body, self.gone = call, body, False
+    def __init__(self, call: bytes, body: Buffer, aligned: int) -> None:
+        self.call, self.body, self.aligned, self.gone = call, body, aligned, False
 
 
 class Died(Exception):
@@ -63,7 +64,7 @@ class Reader:
         self._waiting = 0
         self._lock = threading.Lock()
 
-    async def call(self, name: str, body: Buffer, told: dict[str, Any], *, timeout_s: float) -> Found:
+    async def call(self, name: str, body: Buffer, told: dict[str, Any], *, timeout_s: float, aligned: int = 0) -> Found:
         """What the other process makes of a body, by the call of that name in its table.
 
         Args:
@@ -71,6 +72,7 @@ class Reader:
             body: what is to be read.
             told: what is to be known to do so, as JSON has it.
             timeout_s: seconds that its answer is waited for.
+            aligned: where in each array what lies from there on lies as arrays should.
 
         Raises:
             QueueFull: too many wait already.
@@ -81,7 +83,7 @@ class Reader:
             raise QueueFull(f"{self._waiting} {self._what} wait to be read; {self._instead}, or send it later")
         if self._thread is None:
             self._thread = CallThread("penstock-reader")
-        wish = _Wish(orjson.dumps([name, told]), body)
+        wish = _Wish(orjson.dumps([name, told]), body, aligned)
         self._waiting += 1
         answered = self._thread.call(self._answer, wish)
         try:
@@ -161,7 +163,7 @@ def _exchanged(process: subprocess.Popen[bytes], wish: _Wish) -> Found | Excepti
     if "error" in told:
         return failures.raised(told)
     arrays = {
-        name: from_bytes(name, read(process.stdout, size), dtype, tuple(shape))
+        name: from_bytes(name, read(process.stdout, size, wish.aligned), dtype, tuple(shape))
         for name, dtype, shape, size in told["arrays"]
     }
     return told["said"], arrays
@@ -174,13 +176,13 @@ def write(stream: Any, data: Buffer) -> None:
         left = left[stream.write(left) :]
 
 
-def read(stream: Any, size: int) -> memoryview:
-    """So many bytes, in memory of their own.
+def read(stream: Any, size: int, aligned: int = 0) -> memoryview:
+    """So many bytes, in memory of their own; what lies from `aligned` on lies as arrays should.
 
     Raises:
         Died: there are no more.
     """
-    held: memoryview = np.empty(size, np.uint8).data
+    held = room(size, aligned)
     left = held
     while len(left):
         count = stream.readinto(left)

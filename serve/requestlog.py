@@ -18,7 +18,8 @@ class RequestLog:
     """Writes down requests that the server failed (a status of 500 or more, timeouts among them), or all.
 
     A server that fails every request must not drown in its log: of failures alone there are `most_per_s` lines in each
-    second, and the next one says how many were left out. Who asks for all gets all.
+    second, and the next one says how many were left out. Who asks for all gets all. Failures are warnings and the
+    others information, as the protocol's settings of logging have it.
     """
 
     def __init__(
@@ -27,21 +28,18 @@ class RequestLog:
         self._everything, self._most, self._clock = everything, most_per_s, clock
         self._ends = 0.0
         self._written = self._left_out = 0
-        log.setLevel(logging.INFO)  # whatever is let through of the rest
 
     def __call__(self, record: Record) -> None:
         failed = record.status >= 500
-        if not self._everything and not (failed and self._room()):
+        level = logging.WARNING if failed else logging.INFO
+        if not log.isEnabledFor(level) or not (self._everything or (failed and self._room())):
             return
         fields = {**record.as_dict(), "client": record.client}
         if record.error:
             fields["error"] = record.error
         if self._left_out:
             fields["left_out"], self._left_out = self._left_out, 0
-        if failed:
-            log.warning("request failed", extra={"fields": fields})
-        else:
-            log.info("request", extra={"fields": fields})
+        log.log(level, "request failed" if failed else "request", extra={"fields": fields})
 
     def _room(self) -> bool:
         now = self._clock()

@@ -16,7 +16,7 @@ _FIRST = 2**20
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
-def room(length: int, aligned: int) -> memoryview:
+def room(length: int, aligned: int = 0) -> memoryview:
     """Memory of a length, in which what lies from `aligned` on lies as arrays should."""
     held = np.empty(length + _ALIGNED, np.uint8)
     start = -(held.__array_interface__["data"][0] + aligned) % _ALIGNED
@@ -88,15 +88,18 @@ class Room:
         self._view = memoryview(self._map)[self._start :]
 
 
-async def gathered(pieces: AsyncIterator[bytes], most: int) -> bytes | memoryview:
-    """All pieces as one, which come to no more than `most` bytes; a single one as it is."""
+async def gathered(pieces: AsyncIterator[bytes], most: int, aligned: int = 0) -> memoryview:
+    """All pieces as one, which come to no more than `most` bytes; what lies from `aligned` on lies as arrays should."""
     first, held = b"", None
     async for piece in pieces:
         if held is None and not first:
             first = piece
         elif piece:
             if held is None:
-                held = Room(most)
+                held = Room(most, aligned)
                 held.add(first)
             held.add(piece)
-    return first if held is None else held.content()
+    if held is None:  # of a known length
+        held = Room(len(first), aligned)
+        held.add(first)
+    return held.content()

@@ -151,7 +151,7 @@ class Service:
         response = payloads.encode(model, call, answer)
         self._tracer.answered(model.name, model.version, call.id, times)
         if (shadows := self._repository.shadows) is not None:
-            shadows.offer(request.model_name, model, call.id, call.inputs, answer)
+            shadows.offer(request.model_name, model, times.name(), call.inputs, answer)
         return response
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802

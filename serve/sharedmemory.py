@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.serve.errors import RequestError
+from penstock.serve.rooms import room
 
 SEGMENTS = Path("/dev/shm")  # noqa: S108 (where shm_open keeps them on Linux)
 _MOST_REGIONS = 128  # each holds a file open
@@ -52,11 +53,11 @@ class Part:
 
     def read(self) -> memoryview:
         """A copy of the bytes, which the client may no longer change."""
-        held = bytearray(self.byte_size)
+        held = room(self.byte_size)
         got = os.preadv(self.region.file.fileno(), [held], self.region.offset + self.offset) if held else 0
         if got != self.byte_size:
             raise self._shorter()
-        return memoryview(held)
+        return held
 
     def write(self, data: memoryview | bytes, output: str) -> None:
         """Put an output's bytes there.

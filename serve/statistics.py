@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.serve.scheduler import Observer
+from penstock.serve.times import Times
 
 
 @dataclass
@@ -20,8 +21,8 @@ class Figure:
     count: int = 0
     ns: int = 0
 
-    def add(self, seconds: float, count: int = 1) -> None:
-        self.count += count
+    def add(self, seconds: float) -> None:
+        self.count += 1
         self.ns += round(1e9 * seconds)
 
     def as_dict(self) -> dict[str, int]:
@@ -46,15 +47,16 @@ class Statistics:
         self.rows += rows
         self.batches[rows].add(compute_s)
         self.last_ms = time.time_ns() // 1_000_000
-        self.queue.add(sum(waits_s), len(waits_s))
-        self.compute.add(compute_s * len(waits_s), len(waits_s))
 
     def closed(self, reason: str) -> None:
         """Why batches were closed is none of the extension's figures."""
 
-    def request(self, seconds: float, *, answered: bool) -> None:
-        """Count a request that was answered, or that failed."""
+    def request(self, seconds: float, times: Times | None = None, *, answered: bool) -> None:
+        """Count a request that was answered, or that failed; of the former, its times in the queue and in its batch."""
         (self.success if answered else self.fail).add(seconds)
+        if answered and times is not None:
+            self.queue.add(times.queue_s)
+            self.compute.add(times.compute_s)
 
     def as_dict(self, name: str, version: int) -> dict[str, Any]:
         """The extension's `model_stat`. Copies to and from the runtime are part of what its runner takes."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from penstock.serve.errors import RequestError
+from penstock.serve.rooms import room
 from penstock.signature import SERVED_DTYPES
 
 _MAX_RANK = 32
@@ -35,7 +36,10 @@ def kind_of(dtype: str) -> str:
 
 
 def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Little-endian, row-major bytes as an array: a view, not a copy, but for text."""
+    """Little-endian, row-major bytes as an array: a view, not a copy, but for text and for what lies askew.
+
+    A runtime may go over what is not aligned to its elements another way, and so answer the same tensor otherwise.
+    """
     if dtype == "object":
         return _texts(name, data, shape)
     expected = math.prod(shape) * np.dtype(dtype).itemsize
@@ -45,6 +49,10 @@ def from_bytes(name: str, data: memoryview, dtype: str, shape: tuple[int, ...]) 
             f"takes {expected}"
         )
     array = np.frombuffer(data, dtype).reshape(shape)
+    if not array.flags.aligned:  # behind another input, whose elements are smaller
+        held = room(len(data))
+        held[:] = data
+        array = np.frombuffer(held, dtype).reshape(shape)
     if dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
         raise RequestError(f"binary data of input {name!r} holds a byte over 1; BOOL is 0 or 1")
     return array
@@ -133,12 +141,13 @@ def _typed(field: str, flat: list[Any], dtype: np.dtype[Any]) -> NDArray[np.gene
         limits = np.iinfo(dtype)
         if min(flat) < limits.min or max(flat) > limits.max:
             name = SERVED_DTYPES[dtype.name]
-            raise RequestError(f"{field} holds a number out of {name}'s {limits.min} to {limits.max}")
+            wrong = next(number for number in flat if not limits.min <= number <= limits.max)
+            raise RequestError(f"{field} holds {wrong}; {name} is {limits.min} to {limits.max}")
     with np.errstate(over="ignore"):
         given = np.array(flat, np.float64 if kind == "f" else dtype)
         array = given.astype(dtype, copy=False)
-    if kind == "f" and (np.isfinite(given) & ~np.isfinite(array)).any():
-        raise RequestError(f"{field} holds a number out of {SERVED_DTYPES[dtype.name]}'s range")
+    if kind == "f" and (beyond := np.isfinite(given) & ~np.isfinite(array)).any():
+        raise RequestError(f"{field} holds {given[beyond][0]:g}, which is out of {SERVED_DTYPES[dtype.name]}'s range")
     return array
 
 

@@ -36,7 +36,7 @@ class Times:
             self.compute_s = max(self.compute_s, waited_s)
 
     def stages_ms(self) -> dict[str, float]:
-        """Milliseconds of each stage, and in all until now: receiving the request and making the answer included."""
+        """Milliseconds of each stage, and in all until now: from the whole request on, making the answer included."""
         total_s = time.perf_counter() - self.started
         stages = {"decode": self.decode_s, "queue": self.queue_s, "compute": self.compute_s, "total": total_s}
         return {name: round(1000 * seconds, 3) for name, seconds in stages.items()}

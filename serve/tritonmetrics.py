@@ -26,9 +26,9 @@ def families(models: Iterable[tuple[str, int, Statistics, int]]) -> Iterator[Met
         "nv_inference_count": "Rows that were computed.",
         "nv_inference_exec_count": "Batches that were computed.",
         "nv_inference_request_duration_us": "From a request's inputs to its outputs, over all that were answered.",
-        "nv_inference_queue_duration_us": "From queue to batch, over all requests.",
+        "nv_inference_queue_duration_us": "From queue to batch, over all that were answered.",
         "nv_inference_compute_input_duration_us": "Copies to the runtime are part of computing: always 0.",
-        "nv_inference_compute_infer_duration_us": "The batches of all requests.",
+        "nv_inference_compute_infer_duration_us": "The batches of all that were answered.",
         "nv_inference_compute_output_duration_us": "Copies from the runtime are part of computing: always 0.",
     }
     # Of a counter prometheus_client would write another name, one that ends in _total.

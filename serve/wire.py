@@ -118,7 +118,7 @@ class Infer:
             said["Content-Encoding"] = coded
         self._tracer.answered(model.name, model.version, call.id, times)
         if (shadows := self._repository.shadows) is not None:
-            shadows.offer(name, model, call.id, call.inputs, answer)
+            shadows.offer(name, model, times.name(), call.inputs, answer)
         return 200, said, content
 
     async def _read(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
@@ -126,7 +126,8 @@ class Infer:
         coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
         if coding == "identity":
             return await self._decoded(model, headers, body)
-        inflated = await inflating.inflated(body, coding, self.most_bytes, model.limits.timeout_s)
+        most, timeout_s = self.most_bytes, model.limits.timeout_s
+        inflated = await inflating.inflated(body, coding, most, timeout_s, json_place(headers, most))
         return await self._decoded(model, headers, inflated)
 
     async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
@@ -184,13 +185,20 @@ class Wire:
                 raise RequestError(f"method {scope['method']} is not taken at {scope['path']!r}; POST is", 405)
             self.infer.check(name, version)
             most = self.infer.most_bytes
-            body = await gathered(received(bounded(receive, scope["headers"], most)), most)
+            pieces = received(bounded(receive, scope["headers"], most))
+            body = await gathered(pieces, most, json_place(headers, most))
         except Gone:
             return self.infer.end(name, record, GONE)
         except Exception as error:
             return self.infer.end(name, record, refused(error, record))
-        record.started = time.perf_counter()  # of infer requests, once they are whole
+        record.started = time.perf_counter()  # of requests, once they are whole
         return await self.infer.answer(name, version, headers, body, record)
+
+
+def json_place(headers: Mapping[bytes, bytes], most: int) -> int:
+    """Where arrays begin in a body of no more than `most` bytes: behind its JSON, if it is said how long that is."""
+    said = headers.get(_HEADER_LENGTH)
+    return 0 if said is None else protocol.json_length(said.decode("latin-1"), most) or 0
 
 
 def _json_bytes(body: Buffer, header_length: str | None) -> int:

@@ -268,6 +268,8 @@ def model_of(server: Server, named: str | None) -> str:
         return str(named or given)
     names = [str(entry["name"]) for entry in _json(server, "POST", "/v2/repository/index", b'{"ready": true}')]
     if len(names) != 1:
+        with suppress(PenstockError):  # where there are none, or not for this key
+            names += _json(server, "GET", "/v2/routes")
         raise PenstockError(
             f"{server.where}: serves {', '.join(sorted(names)) or 'no model that is ready'}; name one: --model NAME"
         )

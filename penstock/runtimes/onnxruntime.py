@@ -60,8 +60,8 @@ class OnnxRunner(BaseRunner):
             raise RuntimeError("the runner is closed")
         try:
             return dict(zip(self._names, self._run(self._names, feeds), strict=True))
-        except UnicodeDecodeError:
-            raise RejectedInput("the model takes text as UTF-8, which the bytes of an input are not") from None
+        except RejectedInput:
+            raise
         except Exception as error:  # onnxruntime raises a class of its own for each status code
             if "alloc" in str(error) or "CUDA" in str(error):
                 raise

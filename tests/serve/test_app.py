@@ -242,7 +242,12 @@ def test_a_form_whose_file_field_is_text_is_refused(server: Server) -> None:
 )
 def test_a_broken_form_is_refused(server: Server, body: bytes, kind: str) -> None:
     answer = server.ask("POST", DIGITS, body, {"Content-Type": kind})
-    refused(answer, 400)
+    refused(answer, 400, *(["without a boundary"] if "boundary" not in kind else []))
+
+
+def test_a_form_that_is_cut_short_is_told_so(server: Server, scan: bytes) -> None:
+    body, headers = multipart(scan)
+    refused(server.ask("POST", DIGITS, body[:-20], headers), 400, "cut before its last boundary")
 
 
 @pytest.mark.parametrize("field", ["file", "files"])
@@ -444,6 +449,24 @@ def test_every_answer_says_how_long_its_stages_took(forms: Server, png: Callable
     assert stages["total"] >= stages["decode"] + stages["queue"] + stages["compute"] - 0.01
     if accept == "application/json":
         assert answer.json["timing"] == {f"{name}_ms": duration for name, duration in stages.items()}
+
+
+@pytest.mark.parametrize("form", [True, False], ids=["form", "raw"])
+def test_how_long_a_client_takes_to_send_is_none_of_the_server_s_time(server: Server, scan: bytes, form: bool) -> None:
+    body, kind = scan, "image/png"
+    if form:
+        head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\nContent-Type: image/png\r\n\r\n'
+        body, kind = head + scan + b"\r\n--b--\r\n", "multipart/form-data; boundary=b"
+    connection = server.connect()
+    connection.putrequest("POST", DIGITS)
+    connection.putheader("Content-Type", kind)
+    connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body[:10])
+    time.sleep(0.7)
+    connection.send(body[10:])
+    answer = connection.getresponse()
+    assert json.loads(answer.read())["timing"]["total_ms"] < 600
+    connection.close()
 
 
 def test_timing_is_of_the_request_itself(narrow_server: Server) -> None:

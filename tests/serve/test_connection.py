@@ -583,7 +583,7 @@ def test_an_answer_comes_whatever_fails() -> None:
 def test_a_head_alone_takes_no_memory_for_its_body() -> None:
     async def scenario() -> None:
         connection, _ = alone(_Never(), body_bytes=2**40)
-        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {2**39}\r\n\r\nx".encode())
+        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {2**39}\r\n\r\nx".encode())
         assert len(connection.get_buffer(-1)) < 2**20
         connection.connection_lost(None)
 
@@ -598,7 +598,7 @@ def test_others_have_their_turn_while_a_long_body_comes() -> None:
 
         length, turns = 5 * 2**20, 0
         connection, transport = alone(Infer(), body_bytes=2**30)
-        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())
+        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
         left = length
         while left:
             room = connection.get_buffer(-1)
@@ -622,7 +622,9 @@ def test_others_have_their_turn_while_a_long_body_comes() -> None:
 def test_a_body_of_less_than_a_mebibyte_is_read_in_one_go() -> None:
     async def scenario() -> int:
         connection, transport = alone(_Never(), body_bytes=2**30)
-        receive(connection, f"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: {2**20 - 1}\r\n\r\nx".encode())
+        receive(
+            connection, f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {2**20 - 1}\r\n\r\nx".encode()
+        )
         for _ in range(7):
             connection.buffer_updated(len(connection.get_buffer(-1)))
         connection.connection_lost(None)
@@ -691,4 +693,26 @@ def test_trailers_without_an_end_are_cut_off(server: Server) -> None:
 def test_what_is_no_http_is_refused_in_the_form_of_all_refusals(server: Server) -> None:
     with connected(server) as held:
         held.sendall(b"GET / HTTP/9.9.9\r\n\r\n")
-        assert read(held.makefile("rb")) == (400, {"error": "the request is not HTTP/1.1"})
+        assert read(held.makefile("rb")) == (400, {"error": "the request is not HTTP/1.1: Invalid HTTP version"})
+
+
+@pytest.mark.parametrize("path", ["POST /v2/models/pair/infer", "POST /predict/pair", "GET /v2/health/live"])
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("Host: x\r\nContent-Length: 2\r\nContent-Length: 2", "Duplicate Content-Length"),
+        ("Host: x\r\nContent-Length: -1", "Invalid character in Content-Length"),
+        ("Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked", "Transfer-Encoding can't be present"),
+        ("Content-Length: 2", "Missing Host"),
+        ("Host: x\r\nContent-Length: 2\r\nhost: y", "Duplicate Host"),
+    ],
+)
+def test_a_head_that_is_wrong_is_refused_once_and_by_what_is_wrong(
+    server: Server, path: str, lines: str, why: str
+) -> None:
+    with connected(server) as held:
+        held.sendall(f"{path} HTTP/1.1\r\n{lines}\r\n\r\n{{}}".encode() + HEALTH)
+        file = held.makefile("rb")
+        status, content = read(file)
+        assert (status, f"not HTTP/1.1: {why}" in content["error"]) == (400, True), content
+        assert file.read() == b""

@@ -49,6 +49,13 @@ def test_a_long_one_is_inflated_elsewhere(process: inflating.Reader, body: bytes
     assert process.process_id is not None
 
 
+@pytest.mark.parametrize("aligned", [0, 1, 101, 4096])
+@pytest.mark.parametrize("size", [5000, LONG - 3, LONG + 1, 3 * 2**20])
+def test_what_lies_behind_its_json_is_aligned(process: inflating.Reader, size: int, aligned: int) -> None:
+    found = asyncio.run(inflating.inflated(gzip.compress(bytes(size), 1), "gzip", MOST, 60, aligned))
+    assert np.frombuffer(found, np.uint8)[aligned:].__array_interface__["data"][0] % 64 == 0
+
+
 @pytest.mark.parametrize(
     ("body", "coding", "most", "status", "why"),
     [

@@ -86,6 +86,10 @@ def test_the_times_of_a_split_request_are_the_longest_of_its_parts(pair_signatur
         await model.infer(pair_inputs(17), times=times)
         assert 0.29 <= times.compute_s < 0.5
         assert times.queue_s >= 0.58  # the third part waits for the two before it
+        counted = model.statistics  # one request, not three
+        assert (counted.success.count, counted.executions, counted.rows) == (1, 3, 17)
+        assert (counted.queue.count, counted.queue.ns) == (1, round(1e9 * times.queue_s))
+        assert (counted.compute.count, counted.compute.ns) == (1, round(1e9 * times.compute_s))
 
     asyncio.run(scenario())
 

@@ -66,7 +66,7 @@ def test_bytes_that_are_no_image_are_refused(digits: Model, data: bytes) -> None
 
 
 def test_an_image_over_the_pixel_limit_is_refused_with_its_size(digits: Model, png: Callable[[Any], bytes]) -> None:
-    with pytest.raises(BadImage, match="11x10 = 110 pixels; the limit is 100 pixels"):
+    with pytest.raises(BadImage, match=r"11x10 = 110 pixels; the limit is 100 pixels \(--max-pixels\)$"):
         predict.image_inputs(digits, [Picture(png(np.zeros((10, 11))))], Bounds(max_pixels=100))
     assert predict.image_inputs(digits, [Picture(png(np.zeros((10, 10))))], Bounds(max_pixels=100))
 
@@ -239,7 +239,8 @@ def test_text_for_a_model_of_strings_is_given_as_it_is(shape: tuple[int | str, .
 
 def test_rows_for_a_model_that_takes_none_are_a_415(pair: Model, digits: Model) -> None:
     for model in (pair, digits):
-        with pytest.raises(RequestError, match="takes no table rows; send its tensors as JSON") as raised:
+        instead = "send its tensors as JSON" if model is pair else "it takes pictures: send the file of one, or JSON"
+        with pytest.raises(RequestError, match=f"takes no table rows; {instead}") as raised:
             sent(model, {"row": [1]})
         assert raised.value.status == 415
         with pytest.raises(RequestError, match="takes no table rows"):

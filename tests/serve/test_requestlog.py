@@ -7,6 +7,7 @@ import logging
 import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,19 @@ NAME = "digits-onnx-fp32"
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The fields of what is logged."""
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """The fields of what is logged by a server that says what it does."""
     found: list[dict[str, Any]] = []
 
     class Ear(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             found.append({"level": record.levelname, **record.fields})  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(logging.getLogger("penstock.requests"), "handlers", [Ear()])
-    return found
+    log = logging.getLogger("penstock.requests")
+    monkeypatch.setattr(log, "handlers", [Ear()])
+    log.setLevel(logging.INFO)
+    yield found
+    log.setLevel(logging.NOTSET)
 
 
 def test_failures_of_the_servers_alone_are_logged(heard: list[dict[str, Any]]) -> None:
@@ -55,6 +59,20 @@ def test_all_are_logged_where_that_is_asked_for(heard: list[dict[str, Any]]) -> 
         "level": "INFO", "status": 200, "client": "10.0.0.1:7", "rows": 3, "model": "m", "version": 2
     }.items()  # fmt: skip
     assert {f"{stage}_ms" for stage in ("decode", "queue", "compute", "rest", "total")} <= heard[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("level", "statuses"), [(logging.INFO, [200, 503]), (logging.WARNING, [503]), (logging.ERROR, [])]
+)
+def test_requests_are_information_and_failures_are_warnings(
+    heard: list[dict[str, Any]], level: int, statuses: list[int]
+) -> None:
+    logging.getLogger("penstock.requests").setLevel(level)
+    log = request_log("all")
+    assert log is not None
+    for status in (200, 503):
+        log(Record(status=status))
+    assert [entry["status"] for entry in heard] == statuses
 
 
 def test_none_is_no_log() -> None:

@@ -80,13 +80,16 @@ def test_more_than_it_may_hold_is_refused() -> None:
     assert found.content() == b"abc"
 
 
-@given(st.lists(st.binary(max_size=50), max_size=20))
-def test_pieces_are_gathered_in_order(pieces: list[bytes]) -> None:
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(0, 100))
+def test_pieces_are_gathered_in_order_and_aligned(pieces: list[bytes], aligned: int) -> None:
     async def coming() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
 
-    assert asyncio.run(gathered(coming(), 1000)) == b"".join(pieces)
+    found = asyncio.run(gathered(coming(), 1000, aligned))
+    assert found == b"".join(pieces)
+    if aligned < len(found):
+        assert np.frombuffer(found, np.uint8)[aligned:].__array_interface__["data"][0] % 64 == 0
 
 
 def test_what_is_still_held_where_bytes_went_before_is_a_fault_that_is_told() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from penstock.serve.errors import RequestError
 from penstock.serve.tensors import from_bytes, from_json, text_bytes
+from penstock.signature import SERVED_DTYPES
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
@@ -137,7 +138,7 @@ def test_bytes_that_are_no_utf8_are_refused_by_a_model_of_text(special: Server) 
         wanted = [http.InferInput("text", [1, 2], "BYTES"), http.InferInput("number", [1], "FP32")]
         wanted[0].set_data_from_numpy(np.array([[b"\xff", b"a"]], object))
         wanted[1].set_data_from_numpy(np.zeros(1, np.float32))
-        with pytest.raises(triton_error, match="takes text as UTF-8"):
+        with pytest.raises(triton_error, match=r"input .text. holds b.*xff.*, and the model takes text as UTF-8"):
             client.infer("words", wanted)
 
 
@@ -167,6 +168,18 @@ def test_elements_of_bytes_survive_the_wire(texts: list[bytes]) -> None:
 def test_any_bytes_are_elements_or_refused(data: bytes, count: int) -> None:
     with suppress(RequestError):
         assert text_bytes(from_bytes("x", memoryview(data), "object", (count,))) == data
+
+
+@given(
+    dtype=st.sampled_from(sorted(set(SERVED_DTYPES) - {"object", "bool"})),
+    start=st.integers(0, 80),
+    count=st.integers(1, 9),
+)
+def test_bytes_that_begin_anywhere_are_an_array_that_is_aligned(dtype: str, start: int, count: int) -> None:
+    sent = np.arange(count).astype(dtype)
+    found = from_bytes("x", memoryview(bytes(start) + sent.tobytes())[start:], dtype, (count,))
+    assert found.flags.aligned
+    assert found.tobytes() == sent.tobytes()
 
 
 def test_more_elements_than_memory_should_hold_are_refused() -> None:

@@ -207,6 +207,14 @@ def test_what_is_logged_is_read_and_set(client: Any) -> None:
     for wrong in ({"log_file": "/tmp/x"}, {"log_info": 1}, {"log_color": True}):
         with pytest.raises(triton.InferenceServerException):
             client.update_log_settings(wrong)
+    for wrong, why in (
+        ({"log_info": False, "log_verbose_level": 2}, "log_info is false, and log_verbose_level is 2"),
+        ({"log_warning": False}, "log_warning is false, and log_info is true"),
+        ({"log_error": False, "log_info": False}, "log_error is false, and log_warning is true"),
+    ):
+        with pytest.raises(triton.InferenceServerException, match=why):
+            client.update_log_settings(wrong)
+    assert client.get_log_settings() == held
 
 
 def test_the_asyncio_client_gets_the_same(own_server: Server, golden: tuple[Any, Any]) -> None:

@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.serve.metrics import Metrics
 from penstock.serve.statistics import Statistics
+from penstock.serve.times import Times
 from penstock.serve.tritonmetrics import families
 
 
@@ -13,8 +14,9 @@ def test_statistics_stand_under_triton_s_names() -> None:
     told = Statistics()
     told.batch(3, [0.001, 0.002], 0.5)
     told.batch(1, [0.0], 0.25)
-    for seconds, answered in ((0.6, True), (0.7, True), (0.1, False)):
-        told.request(seconds, answered=answered)
+    told.request(0.6, Times(queue_s=0.001, compute_s=0.5), answered=True)
+    told.request(0.7, Times(queue_s=0.002, compute_s=0.75), answered=True)
+    told.request(0.1, Times(queue_s=0.1), answered=False)
     text = Metrics().text(families([("m", 2, told, 5)])).decode()
     found = {
         sample.name: (sample.labels, sample.value)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import itertools
+import json
+import zlib
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from penstock.serve.errors import RequestError
+from penstock.serve.layouts import Layouts
 from penstock.serve.limits import bounded
 from penstock.serve.metrics import Metrics
+from penstock.serve.model import Limits
 from penstock.serve.repository import Repository
 from penstock.serve.rooms import gathered
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 from penstock.serve.wire import Gone, Infer, Wire, received
+from penstock.signature import Dim, Signature, Tensor
 
 
 def scope(path: str, method: str = "POST", kind: str = "http") -> dict[str, Any]:
@@ -70,6 +81,77 @@ def test_another_method_is_told_which_is_taken() -> None:
     assert not behind
     assert (start["status"], b"method GET is not taken" in body["body"]) == (405, True)
     assert (b"allow", b"POST") in start["headers"]
+
+
+SIGNATURE = Signature(
+    inputs=(Tensor(name="a", dtype="int8", shape=("batch", 3)), Tensor(name="b", shape=("batch", 2))),
+    outputs=(Tensor(name="y", shape=("batch", 2)),),
+    dims={"batch": Dim(min=1, opt=4, max=8)},
+)
+
+
+class Looking:
+    """A model that keeps what it was given."""
+
+    name, version, labels, reads_text = "m", 1, None, False
+    signature, limits, layouts = SIGNATURE, Limits(), Layouts()
+
+    async def infer(self, inputs: Any, **about: Any) -> Any:
+        self.given = inputs
+        return {"y": inputs["b"]}
+
+
+def starts(arrays: dict[str, Any]) -> list[int]:
+    return [array.__array_interface__["data"][0] for array in arrays.values()]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.integers(1, 8),
+    padding=st.integers(0, 70),
+    cuts=st.lists(st.integers(0, 400), max_size=4),
+    coding=st.sampled_from(["identity", "gzip", "deflate"]),
+    first=st.sampled_from(["a", "b"]),
+)
+def test_arrays_lie_aligned_and_are_the_same_however_a_body_comes(
+    rows: int, padding: int, cuts: list[int], coding: str, first: str
+) -> None:
+    sent = {"a": np.arange(rows * 3, dtype=np.int8).reshape(-1, 3), "b": np.full((rows, 2), 0.1, np.float32)}
+    names = [first, *sorted(sent.keys() - {first})]
+    inputs = [
+        {
+            "name": name,
+            "shape": list(sent[name].shape),
+            "datatype": {"a": "INT8", "b": "FP32"}[name],
+            "parameters": {"binary_data_size": sent[name].nbytes},
+        }
+        for name in names
+    ]
+    text = json.dumps({"inputs": inputs}).encode() + b" " * padding
+    body = text + b"".join(sent[name].tobytes() for name in names)
+    body = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}[coding](body)
+    ends = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    parts = [body[start:end] for start, end in itertools.pairwise(ends)]
+    queue = iter(
+        [{"type": "http.request", "body": part, "more_body": True} for part in parts] + [{"type": "http.request"}]
+    )
+
+    async def receive() -> Any:
+        return next(queue)
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    said: list[Any] = []
+    model = Looking()
+    held: Any = SimpleNamespace(find=lambda *_: model, look=lambda *_: model, label=lambda name: name, shadows=None)
+    asked = scope("/v2/models/m/infer")
+    asked["headers"] = [(b"inference-header-content-length", b"%d" % len(text)), (b"content-encoding", coding.encode())]
+    asyncio.run(Wire(None, Infer(held, Watch(Metrics()), Regions(), Tracer(), 2**20))(asked, receive, send))
+    assert said[0]["status"] == 200, said
+    assert all(np.array_equal(model.given[name], sent[name]) for name in names)
+    assert all(array.flags.aligned for array in model.given.values())
+    assert starts(model.given)[0] % 64 == 0
 
 
 def pieces(*messages: dict[str, Any], most: int = 100) -> bytes:

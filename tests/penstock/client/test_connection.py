@@ -283,7 +283,9 @@ def test_the_model_is_the_named_one_else_the_only_one(scripted: Callable[..., Sc
 
 def test_of_several_models_none_is_taken_and_all_are_told(scripted: Callable[..., Scripted]) -> None:
     with pytest.raises(PenstockError, match=r"serves a, b; name one: --model NAME"):
-        model_of(server(scripted(index("b", "a")).url), None)
+        model_of(server(scripted(index("b", "a"), (404, {}, b"")).url), None)
+    with pytest.raises(PenstockError, match=r"serves a, b, r; name one: --model NAME"):
+        model_of(server(scripted(index("b", "a"), ok(b'{"r": {"a": 1}}')).url), None)
     with pytest.raises(PenstockError, match="serves no model that is ready"):
         model_of(server(scripted(index()).url), None)
     with pytest.raises(PenstockError, match="--model other: the URL names given"):
