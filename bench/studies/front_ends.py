@@ -51,8 +51,8 @@ def cells(workers: int, quick: bool) -> list[Cell]:
     loops = "1,64,256,512"
     found = [Cell(f"{workers} front ends", family, loops, () if quick else (eight, rpc), poisson=True)]
     if not quick:
-        found.append(Cell(f"{workers} front ends, isolated", (*family, "--isolate"), "64,512"))
-        found.append(Cell("one process", ("--workers", "0"), "1,64,256"))
+        found.append(Cell(f"{workers} front ends, 3 instances", (*family, "--instances", "3"), "512"))
+        found.append(Cell("one process", ("--workers", "0"), "1,64"))
     return [*found, Cell(f"wire, {workers} front ends", (*family, "--instances", "3"), "64,512", wire=True)]
 
 
