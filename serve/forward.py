@@ -84,6 +84,8 @@ class Forward:
         connection.sock.settimeout(_HEALTH_S if path.startswith("/v2/health/") else _OTHER_S)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)  # it is the client's own
+            if all(name.lower() != "host" for name, _ in headers):  # asked by a front end itself
+                connection.putheader("Host", "engine")
             for name, value in headers:
                 connection.putheader(name, value)
             if body or method not in ("GET", "HEAD"):
