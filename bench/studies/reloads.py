@@ -1,4 +1,4 @@
-"""A model loaded anew under traffic: `python bench/studies/reloads.py [--times 200] [--rate 100] [--json FILE]`.
+"""A model loaded anew under traffic: `python bench/studies/reloads.py [--times 200] [--rate 100] [--workers 0]`.
 
 Two versions of different weights take turns under one name, so that each answer tells which of them gave it. Clients
 ask at a steady rate all along. Exits with 1 if an answer is of neither version, or of the former one though its request
@@ -61,13 +61,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200)
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second, of all clients together")
+    parser.add_argument("--workers", type=int, default=0, help="front ends of the server")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     versions = Versions()
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "line.onnx"
         write_model(model, 3, SHIFTS[0])
-        with serving(model) as served:
+        with serving(model, "--workers", str(options.workers)) as served:
             files, threads = served.open_files, served.status("Threads")
             crowd = Crowd(served.port, options.rate, CLIENTS, versions.question)
             time.sleep(2)

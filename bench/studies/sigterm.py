@@ -88,6 +88,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--lame-duck-s", type=float, default=0.0)
+    parser.add_argument("--workers", type=int, default=0, help="front ends of the server")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runs = []
@@ -95,7 +96,8 @@ def main() -> int:
         model = Path(folder) / "line.onnx"
         write_model(model, 3, 7)
         for turn in range(options.times):
-            with serving(model, "--lame-duck-s", str(options.lame_duck_s)) as served:
+            drained = ("--lame-duck-s", str(options.lame_duck_s), "--workers", str(options.workers))
+            with serving(model, *drained) as served:
                 runs.append(ended_once(served, options.connections, 1000 * turn))
             run = runs[-1]
             print(

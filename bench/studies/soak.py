@@ -89,7 +89,7 @@ def abusing(port: int, kinds: list[str]) -> Iterator[Abuse]:
     process.join()
 
 
-def soak(minutes: float, rate: float, kinds: list[str]) -> dict[str, Any]:
+def soak(minutes: float, rate: float, kinds: list[str], workers: int) -> dict[str, Any]:
     seconds = 60 * minutes
     alone_s, again_s = min(60.0, seconds / 5), min(30.0, seconds / 10)
     samples: list[dict[str, Any]] = []
@@ -97,7 +97,8 @@ def soak(minutes: float, rate: float, kinds: list[str]) -> dict[str, Any]:
         paths = [Path(folder) / f"{name}.onnx" for name in MODELS]
         for path in paths:
             write_model(path, *MODELS[path.stem])
-        with serving(*paths) as served, serving(*paths) as other:
+        given = (*paths, "--workers", str(workers))
+        with serving(*given) as served, serving(*given) as other:
             crowd, began, tallies = Crowd(served.port, rate, CLIENTS, question), time.perf_counter(), {}
 
             def during(phase: str, lasting: float) -> None:
@@ -170,9 +171,11 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=60.0, help="requests a second of the good clients together")
     parser.add_argument("--only", help="these kinds of abusers alone, by name, with commas")
     parser.add_argument("--most-p99-times", type=float, default=1.5)
+    parser.add_argument("--workers", type=int, default=0, help="front ends of the server")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = soak(options.minutes, options.rate, options.only.split(",") if options.only else list(RATES))
+    kinds = options.only.split(",") if options.only else list(RATES)
+    found = soak(options.minutes, options.rate, kinds, options.workers)
     report(found)
     rules = broken_rules(found, options.most_p99_times)
     for rule in rules:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,19 +160,34 @@ class Served:
     port: int
     lines: list[str] = field(default_factory=list)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of its process, and of all that came of it: front ends, the engine, runners."""
+        found, new = [self.process.pid], [self.process.pid]
+        while new:
+            with suppress(OSError):
+                children = Path(f"/proc/{new[0]}/task").glob("*/children")
+                new += [pid for listed in children for pid in map(int, listed.read_text().split())]
+            found += [pid for pid in new[1:] if pid not in found]
+            new = new[1:]
+        return found
+
     def status(self, key: str) -> int:
-        """A figure of /proc/PID/status: VmRSS and VmHWM in KiB, Threads."""
-        found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
-        assert found is not None
-        return int(found[1])
+        """A figure of /proc/PID/status, of all its processes together: VmRSS and VmHWM in KiB, Threads."""
+        return sum(_status(pid, key) for pid in self.pids)
 
     @property
     def rss_mb(self) -> float:
         return self.status("VmRSS") / 1024
 
     @property
+    def rss_by_process(self) -> dict[int, float]:
+        """MiB of each."""
+        return {pid: round(_status(pid, "VmRSS") / 1024, 1) for pid in self.pids}
+
+    @property
     def open_files(self) -> int:
-        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in self.pids)
 
     def post(self, path: str) -> Reply:
         client = Client(self.port)
@@ -180,6 +195,13 @@ class Served:
             return client.ask(f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n".encode())
         finally:
             client.close()
+
+
+def _status(pid: int, key: str) -> int:
+    with suppress(OSError):
+        found = re.search(rf"^{key}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(found[1]) if found else 0
+    return 0
 
 
 @contextmanager
