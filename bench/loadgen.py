@@ -27,6 +27,9 @@ _FIGURE = re.compile(r"^([^:=\n]+?)\s*[:=]\s*(.+?)\s*$", re.MULTILINE)
 _AT_ONCE = 65_536
 # A server's answers are awaited by so many threads, an offline batch by as many.
 _THREADS = 32
+# To so many queries one after the other nobody has answered: the server is gone, or hangs. LoadGen would go on asking
+# as many as it was told to, and wait for each.
+_LOST, _QUIET = 3, {"timeout", "refused", "connection"}
 # Samples in a query of scenario MultiStream; MLPerf's rules fix it.
 STREAMS = 8
 
@@ -59,13 +62,17 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """LoadGen's summary by its own words, the seconds that samples took as seen here, and failures by kind."""
+    """LoadGen's summary by its own words, the seconds that samples took as seen here, and failures by kind.
+
+    `lost`: nobody answered any more, and the rest was not asked.
+    """
 
     summary: dict[str, str]
     latencies_s: list[float]
     failures: dict[str, int]
     seconds: float
     interrupted: bool = False
+    lost: bool = False
 
 
 class Desk:
@@ -77,7 +84,8 @@ class Desk:
         self._work: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
         self.latencies_s: list[float] = []
         self.failures: dict[str, int] = {}
-        self.ended = False
+        self.ended = self.lost = False
+        self._unanswered = 0
         self._threads = [] if self._alone else [self._thread(make()) for _ in range(settings.threads)]
 
     def _thread(self, subject: Subject) -> threading.Thread:
@@ -102,13 +110,15 @@ class Desk:
             self._answer(subject, item[1], item[0])
 
     def _answer(self, subject: Subject, samples: list[Any], issued: float) -> None:
-        if self.ended:  # LoadGen has no way to be ended: what it still issues is answered with nothing
+        if self.ended or self.lost:  # LoadGen has no way to be ended: what it still issues is answered with nothing
             failures: list[str | None] = ["interrupted"] * len(samples)
         else:
             failures = subject.ask([sample.index for sample in samples])
         taken = time.perf_counter() - issued
         response = self._loadgen.QuerySampleResponse
         self._loadgen.QuerySamplesComplete([response(sample.id, 0, 0) for sample in samples])
+        self._unanswered = self._unanswered + 1 if set(failures) <= _QUIET else 0
+        self.lost = self.lost or self._unanswered >= _LOST
         for failure in failures:
             if failure is None:
                 self.latencies_s.append(taken)
@@ -175,7 +185,7 @@ def run(settings: Settings, make: Callable[[], Subject]) -> Outcome:
     loadgen.DestroyQSL(qsl)
     loadgen.DestroySUT(sut)
     failures = {kind: count for kind, count in desk.failures.items() if kind != "interrupted"}
-    return Outcome(read_summary(settings.logs), desk.latencies_s, failures, seconds, interrupted)
+    return Outcome(read_summary(settings.logs), desk.latencies_s, failures, seconds, interrupted, desk.lost)
 
 
 def _started(loadgen: Any, sut: Any, qsl: Any, settings: Settings, desk: Desk) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,20 +12,14 @@ import orjson
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from penstock import laid
-from penstock.errors import PenstockError
-from penstock.laid import GIVEN, Laid, Memory
-from penstock.serve import control, failures, frames
-from penstock.serve.batches import Item
-from penstock.serve.errors import RequestError
+from penstock.laid import Memory
+from penstock.serve import control, frames
 from penstock.serve.frames import Frames
 from penstock.serve.model import Model, Terms
-from penstock.serve.outcomes import Closed
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.splits import Split
-from penstock.serve.times import Times
+from penstock.serve.tickets import Ticket
 from penstock.serve.tracing import Tracer
-from penstock.signature import Arrays
 
 Figures = Any
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
@@ -143,7 +136,7 @@ class FrontLink(asyncio.Protocol):
     def __init__(self, fronts: Fronts, memory: Memory) -> None:
         self._fronts, self.memory = fronts, memory
         self._frames, self._forms = Frames(), dict[int, _Form]()
-        self._asked: dict[int, _Reply] = {}
+        self._asked: dict[int, Ticket] = {}
         self._transport: Any = None
         self._told: list[asyncio.Future[None]] = []
         # Of this turn of the event loop: answers, as many as there are in one frame, and other frames.
@@ -159,8 +152,8 @@ class FrontLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The front end has ended, and all who waited there are gone."""
         self._fronts.links.discard(self)
-        for reply in list(self._asked.values()):
-            reply.give_up()
+        for ticket in list(self._asked.values()):
+            ticket.give_up()
         for future in self._told:
             future.cancel()
 
@@ -170,9 +163,9 @@ class FrontLink(asyncio.Protocol):
                 for asked in frames.ASKED.iter_unpack(content):
                     self._ask(*asked)
             elif kind == frames.GIVE_UP:
-                reply = self._asked.get(*frames.NUMBER.unpack(content))
-                if reply is not None:
-                    reply.give_up()
+                ticket = self._asked.get(*frames.NUMBER.unpack(content))
+                if ticket is not None:
+                    ticket.give_up()
             elif kind == frames.FORM:
                 self._note_form(orjson.loads(content))
             elif kind == frames.ASK_ALONE:
@@ -205,11 +198,11 @@ class FrontLink(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    def answered(self, reply: _Reply) -> None:
+    def answered(self, ticket: Ticket) -> None:
         """A request's answer is laid where it was wanted."""
         self._soon()
-        self._answers.append(frames.ANSWERED.pack(reply.number, reply.queue_s, reply.compute_s))
-        del self._asked[reply.number]
+        self._answers.append(frames.ANSWERED.pack(ticket.number, ticket.queue_s, ticket.compute_s))
+        del self._asked[ticket.number]
 
     def ended(self, number: int, data: bytes) -> None:
         """A request has ended otherwise, as a frame says."""
@@ -239,22 +232,22 @@ class FrontLink(asyncio.Protocol):
 
     def _ask(self, number: int, form_number: int, begin: int, room: int, timeout_s: float, priority: int) -> None:
         form = self._forms[form_number]
-        reply = self._asked[number] = _Reply(self, number, self._fronts.models.get(form.model))
+        ticket = self._asked[number] = Ticket(self, number, self._fronts.models.get(form.model))
         try:
             inputs = laid.Laid(form.arrays, begin, None if room == frames.NOWHERE else room)
             if form.terms is None:
-                form.terms = reply.wanted.terms(inputs)
-            reply.begin(inputs, form.terms, timeout_s, priority)
+                form.terms = ticket.wanted.terms(inputs)
+            ticket.begin(inputs, form.terms, timeout_s, priority)
         except Exception as error:
-            reply.set_exception(error)
+            ticket.set_exception(error)
 
     def _ask_alone(self, content: memoryview) -> None:
         told, inputs = frames.read_with(content)
-        reply = self._asked[told["number"]] = _Reply(self, told["number"], self._fronts.models.get(told["model"]))
+        ticket = self._asked[told["number"]] = Ticket(self, told["number"], self._fronts.models.get(told["model"]))
         try:
-            reply.begin(inputs, reply.wanted.terms(inputs), told["timeout_s"], told["priority"])
+            ticket.begin(inputs, ticket.wanted.terms(inputs), told["timeout_s"], told["priority"])
         except Exception as error:
-            reply.set_exception(error)
+            ticket.set_exception(error)
 
     def _shadow(self, content: memoryview) -> None:
         told, arrays = frames.read_with(content)
@@ -263,87 +256,3 @@ class FrontLink(asyncio.Protocol):
             named = [(key.partition(" ")[2], array) for key, array in arrays.items()]
             inputs, outputs = dict(named[: told["inputs"]]), dict(named[told["inputs"] :])
             shadows.give(told["shadow"], model, told["id"], inputs, outputs)
-
-
-class _Reply(Times):
-    """Tells a front end how a request of it ended; a `Reply` of the scheduler's, and its times.
-
-    Args:
-        link: the way to the front end.
-        number: of the request, there.
-        model: that it is for; None if it is gone.
-    """
-
-    __slots__ = ("_inputs", "_link", "_model", "_over", "item", "number")
-
-    item: Item | Split | None
-    _inputs: Laid | None
-
-    def __init__(self, link: FrontLink, number: int, model: Model | None) -> None:
-        self._link, self.number, self._model = link, number, model
-        self._inputs, self.item, self._over = None, None, False
-        self.started = time.perf_counter()
-        self.queue_s = self.compute_s = 0.0
-
-    @property
-    def wanted(self) -> Model:
-        """The model.
-
-        Raises:
-            Closed: it is gone.
-        """
-        if self._model is None:
-            raise Closed("another version took the model's place")
-        return self._model
-
-    def begin(self, inputs: Arrays, terms: Terms, timeout_s: float, priority: int) -> None:
-        """Have the model asked.
-
-        Raises:
-            As `Model.begin`.
-        """
-        if type(inputs) is Laid:
-            self._inputs = inputs
-        self.item = self.wanted.begin(inputs, terms, self, timeout_s=timeout_s, priority=priority, times=self)
-
-    def ran(self, queue_s: float, compute_s: float) -> None:
-        self.queue_s, self.compute_s = max(self.queue_s, queue_s), max(self.compute_s, compute_s)
-
-    def done(self) -> bool:
-        return self._over
-
-    def give_up(self) -> None:
-        """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
-        if isinstance(self.item, Split):
-            self.item.give_up()
-        elif self.item is not None and self.item.queued and self._model is not None:
-            self._model.scheduler.withdraw(self.item)
-            self.set_exception(RequestError("nobody waits for it", 499))
-
-    def set_result(self, answer: dict[str, Any], /) -> None:
-        self._over, self.item = True, None
-        assert self._model is not None
-        self._model.statistics.request(time.perf_counter() - self.started, self, answered=True)
-        if answer is GIVEN or (self._inputs is not None and self._inputs.given(answer)):
-            self._link.answered(self)
-        else:
-            about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
-            try:
-                data = frames.told_with(frames.ANSWER_HERE, about, answer)
-            except PenstockError as error:
-                data = frames.told(frames.FAILURE, self._failed(error))
-            self._link.ended(self.number, data)
-
-    def left(self) -> None:
-        """Nobody looks at its slot any more, of which the front end was told that somebody did."""
-        self._link.say(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
-
-    def set_exception(self, error: Exception, /) -> None:
-        item, self.item, self._over = self.item, None, True
-        if self._model is not None:
-            self._model.statistics.request(time.perf_counter() - self.started, answered=False)
-        kept = item is not None and item.running
-        self._link.ended(self.number, frames.told(frames.FAILURE, {**self._failed(error), "kept": kept}))
-
-    def _failed(self, error: Exception) -> dict[str, Any]:
-        return {**failures.described(error), "number": self.number, "times": [self.queue_s, self.compute_s]}

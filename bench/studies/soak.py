@@ -97,7 +97,7 @@ def soak(minutes: float, rate: float, kinds: list[str], workers: int) -> dict[st
         paths = [Path(folder) / f"{name}.onnx" for name in MODELS]
         for path in paths:
             write_model(path, *MODELS[path.stem])
-        given = (*paths, "--workers", str(workers))
+        given: list[str | Path] = [*paths, "--workers", str(workers)]
         with serving(*given) as served, serving(*given) as other:
             crowd, began, tallies = Crowd(served.port, rate, CLIENTS, question), time.perf_counter(), {}
 

@@ -88,3 +88,28 @@ def test_a_second_interrupt_ends_the_process(tmp_path: Path) -> None:
     command, home = [sys.executable, "-c", script, str(tmp_path)], Path(__file__).parents[2]
     done = subprocess.run(command, capture_output=True, timeout=20, check=False, cwd=home)
     assert (done.returncode, done.stderr) == (130, b"interrupted\n")
+
+
+class Silent:
+    """Answers three times, and never again; an answer that does not come takes a while."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self, indices: Sequence[int]) -> list[str | None]:
+        self.asked += 1
+        if self.asked <= 3:
+            return [None] * len(indices)
+        time.sleep(0.05)
+        return ["timeout"] * len(indices)
+
+
+def test_a_server_that_answers_no_more_is_lost_after_three_queries_and_the_rest_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretended, subject = Pretended(60), Silent()
+    monkeypatch.setattr(loadgen, "require", lambda *words: pretended)
+    found = loadgen.run(loadgen.Settings("singlestream", tmp_path), lambda: subject)
+    assert (found.lost, found.interrupted) == (True, False)
+    assert (pretended.asked, subject.asked) == (60, 6)
+    assert (len(found.latencies_s), found.failures) == (3, {"timeout": 3})

@@ -1,0 +1,111 @@
+"""A request of a front end's within the engine: where it lies, its times, and how it ended, which its way is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.laid import GIVEN, Laid
+from penstock.serve import failures, frames
+from penstock.serve.batches import Item
+from penstock.serve.errors import RequestError
+from penstock.serve.model import Model, Terms
+from penstock.serve.outcomes import Closed
+from penstock.serve.splits import Split
+from penstock.serve.times import Times
+from penstock.signature import Arrays
+
+
+class Link(Protocol):
+    """The way to the front end."""
+
+    def answered(self, ticket: Ticket, /) -> None: ...
+
+    def ended(self, number: int, data: bytes, /) -> None: ...
+
+    def say(self, data: bytes, /) -> None: ...
+
+
+class Ticket(Times):
+    """Tells a front end how a request of it ended; a `Reply` of the scheduler's, and its times.
+
+    Args:
+        link: the way to the front end.
+        number: of the request, there.
+        model: that it is for; None if it is gone.
+    """
+
+    __slots__ = ("_inputs", "_link", "_model", "_over", "item", "number")
+
+    item: Item | Split | None
+    _inputs: Laid | None
+
+    def __init__(self, link: Link, number: int, model: Model | None) -> None:
+        self._link, self.number, self._model = link, number, model
+        self._inputs, self.item, self._over = None, None, False
+        self.started = time.perf_counter()
+        self.queue_s = self.compute_s = 0.0
+
+    @property
+    def wanted(self) -> Model:
+        """The model.
+
+        Raises:
+            Closed: it is gone.
+        """
+        if self._model is None:
+            raise Closed("another version took the model's place")
+        return self._model
+
+    def begin(self, inputs: Arrays, terms: Terms, timeout_s: float, priority: int) -> None:
+        """Have the model asked.
+
+        Raises:
+            As `Model.begin`.
+        """
+        if type(inputs) is Laid:
+            self._inputs = inputs
+        self.item = self.wanted.begin(inputs, terms, self, timeout_s=timeout_s, priority=priority, times=self)
+
+    def ran(self, queue_s: float, compute_s: float) -> None:
+        self.queue_s, self.compute_s = max(self.queue_s, queue_s), max(self.compute_s, compute_s)
+
+    def done(self) -> bool:
+        return self._over
+
+    def give_up(self) -> None:
+        """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
+        if isinstance(self.item, Split):
+            self.item.give_up()
+        elif self.item is not None and self.item.queued and self._model is not None:
+            self._model.scheduler.withdraw(self.item)
+            self.set_exception(RequestError("nobody waits for it", 499))
+
+    def set_result(self, answer: dict[str, Any], /) -> None:
+        self._over, self.item = True, None
+        assert self._model is not None
+        self._model.statistics.request(time.perf_counter() - self.started, self, answered=True)
+        if answer is GIVEN or (self._inputs is not None and self._inputs.given(answer)):
+            self._link.answered(self)
+        else:
+            about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
+            try:
+                data = frames.told_with(frames.ANSWER_HERE, about, answer)
+            except PenstockError as error:
+                data = frames.told(frames.FAILURE, self._failed(error))
+            self._link.ended(self.number, data)
+
+    def left(self) -> None:
+        """Nobody looks at its slot any more, of which the front end was told that somebody did."""
+        self._link.say(frames.frame(frames.LEFT, frames.NUMBER.pack(self.number)))
+
+    def set_exception(self, error: Exception, /) -> None:
+        item, self.item, self._over = self.item, None, True
+        if self._model is not None:
+            self._model.statistics.request(time.perf_counter() - self.started, answered=False)
+        kept = item is not None and item.running
+        self._link.ended(self.number, frames.told(frames.FAILURE, {**self._failed(error), "kept": kept}))
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        return {**failures.described(error), "number": self.number, "times": [self.queue_s, self.compute_s]}
