@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import socket
 import sys
 from dataclasses import replace
@@ -33,6 +34,7 @@ from penstock.serve.supervised import Control, DealtServer
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
+log = logging.getLogger(__name__)
 _GATHER_S = 0.5
 
 
@@ -145,7 +147,10 @@ async def _linked(fronts: Fronts, way: int, memory: int) -> None:
     """Have a front end ask over a way of its own, with what lies in its memory."""
     held = Memory(memory)
     for model in list(fronts.repository.models.values()):
-        await asyncio.to_thread(model.scheduler.prepare, held)
+        try:
+            await asyncio.to_thread(model.scheduler.prepare, held)
+        except Exception as error:  # then its runner takes requests as it can
+            log.warning("%s: memory of a front end could not be prepared: %s", model.name, error)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), socket.socket(fileno=way))
 
 
