@@ -24,27 +24,46 @@ log = logging.getLogger(__name__)
 # cudaMemcpyBatchAsync is of CUDA 12.8, and of another form before 13.
 _BINDINGS, _DRIVER = 13, 12080
 _PORTABLE = 1  # cudaHostRegisterPortable: for all GPUs
+_NON_BLOCKING, _TRIED = 1, 64  # cudaStreamNonBlocking; bytes
 _locked: weakref.WeakKeyDictionary[Memory, bool] = weakref.WeakKeyDictionary()
 _locking = threading.Lock()
 
 
 def lock(memory: Memory) -> bool:
     """Have memory page-locked for as long as somebody holds it; False if its rows are to be copied another way."""
-    with _locking:
-        found = _locked.get(memory)
-        if found is None:
-            found = _locked[memory] = _possible() and _lock(memory)
-        return found
+    found = _locked.get(memory)
+    if found is None:
+        with _locking:  # for a while; nobody who knows theirs waits for it
+            found = _locked.get(memory)
+            if found is None:
+                found = _locked[memory] = _possible() and _lock(memory)
+    return found
 
 
 def _lock(memory: Memory) -> bool:
     try:
         cuda.call("cudaHostRegister", memory.address, memory.bytes, _PORTABLE)
+        try:
+            _try(memory.address)
+        except BaseException:
+            _unlock(memory.address)
+            raise
     except cuda.CudaError as error:
-        log.warning("memory of a front end is not page-locked, and its rows are copied by the processor: %s", error)
+        log.warning("a GPU cannot fetch from memory of a front end, whose rows the processor copies: %s", error)
         return False
     weakref.finalize(memory, _unlock, memory.address).atexit = False
     return True
+
+
+def _try(address: int) -> None:
+    """See that the GPU fetches from there: a batch that it did not would cost the engine."""
+    into, stream = int(cuda.call("cudaMalloc", _TRIED)), int(cuda.call("cudaStreamCreateWithFlags", _NON_BLOCKING))
+    try:
+        cuda.call("cudaMemcpyBatchAsync", [into], [address], [_TRIED], 1, [_attributes()], [0], 1, stream)
+        cuda.call("cudaStreamSynchronize", stream)
+    finally:
+        cuda.call("cudaStreamDestroy", stream)
+        cuda.call("cudaFree", into)
 
 
 def _unlock(address: int) -> None:

@@ -145,13 +145,14 @@ def _say(control: Control, line: str) -> None:
 
 async def _linked(fronts: Fronts, way: int, memory: int) -> None:
     """Have a front end ask over a way of its own, with what lies in its memory."""
+    connection = socket.socket(fileno=way)  # closed if anything fails, which the front end sees
     held = Memory(memory)
     for model in list(fronts.repository.models.values()):
         try:
             await asyncio.to_thread(model.scheduler.prepare, held)
         except Exception as error:  # then its runner takes requests as it can
             log.warning("%s: memory of a front end could not be prepared: %s", model.name, error)
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), socket.socket(fileno=way))
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), connection)
 
 
 if __name__ == "__main__":

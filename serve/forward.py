@@ -67,14 +67,25 @@ class Forward:
         return await asyncio.to_thread(self._asked, method, path, headers, body)
 
     def _asked(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> Said:
-        with suppress(IndexError, OSError, http.client.HTTPException):  # one that the engine has closed meanwhile
-            return self._exchanged(self._idle.pop(), method, path, headers, body)
+        with suppress(IndexError, ConnectionError):  # one that the engine has closed meanwhile
+            return self._tried(self._idle.pop(), method, path, headers, body)
         held = self._connect()
         if held is None:
             return _away()
         try:
-            return self._exchanged(_Connection(held), method, path, headers, body)
-        except (OSError, http.client.HTTPException) as error:
+            return self._tried(_Connection(held), method, path, headers, body)
+        except ConnectionError as error:
+            log.warning("the engine did not answer %s %s: %s", method, path[:100], error)
+            return _away()
+
+    def _tried(
+        self, connection: _Connection, method: str, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Said:
+        try:
+            return self._exchanged(connection, method, path, headers, body)
+        except ConnectionError:
+            raise
+        except (OSError, http.client.HTTPException) as error:  # it may do what it was asked: once is enough
             log.warning("the engine did not answer %s %s: %s", method, path[:100], error)
             return _away()
 

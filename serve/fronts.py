@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,13 @@ from penstock.laid import Memory
 from penstock.serve import control, frames
 from penstock.serve.frames import Frames
 from penstock.serve.model import Model, Terms
+from penstock.serve.outcomes import Closed
 from penstock.serve.repository import Repository
 from penstock.serve.sharedmemory import Regions
-from penstock.serve.tickets import Ticket
+from penstock.serve.tickets import GONE, Ticket
 from penstock.serve.tracing import Tracer
 
+log = logging.getLogger(__name__)
 Figures = Any
 ASGI = Callable[[Any, Any, Any], Awaitable[None]]
 # Front ends that have not heard of a change by then are left to hear of it later.
@@ -61,6 +64,7 @@ class Fronts:
         if state != self.state:
             self.state = state
             for link in self.links:
+                link.forget()
                 link.write(state)
 
     def telling(self, app: ASGI) -> ASGI:
@@ -171,13 +175,7 @@ class FrontLink(asyncio.Protocol):
             elif kind == frames.ASK_ALONE:
                 self._ask_alone(content)
             elif kind == frames.FIGURES:
-                figures = orjson.loads(content)
-                self.slots = tuple(figures["slots"])
-                self._fronts.counted(figures)
-                told, self._told = self._told, []
-                for future in told:
-                    if not future.done():
-                        future.set_result(None)
+                self._note(orjson.loads(content))
             elif kind == frames.REFUSED:
                 refused = self._fronts.models.get(*frames.NUMBER.unpack(content))
                 if refused is not None:
@@ -187,12 +185,24 @@ class FrontLink(asyncio.Protocol):
             elif kind == frames.SHADOWED:
                 self._shadow(content)
 
+    def _note(self, figures: dict[str, Any]) -> None:
+        """What was counted there since it was last asked."""
+        told = self._told.pop(0)  # of this question, not of those after it
+        try:
+            self.slots = tuple(figures["slots"])
+            self._fronts.counted(figures)
+        except Exception:  # figures are not worth the way
+            log.exception("figures of a front end are lost")
+        if not told.done():
+            told.set_result(None)
+
     async def figures(self) -> None:
         """Ask what was counted there, and wait until it was told."""
-        self._told.append(asyncio.get_running_loop().create_future())
+        told = asyncio.get_running_loop().create_future()
+        self._told.append(told)
         self.write(frames.frame(frames.TELL, b""))
         with contextlib.suppress(asyncio.CancelledError):
-            await self._told[-1]
+            await told
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -226,14 +236,21 @@ class FrontLink(asyncio.Protocol):
             others.append(frames.frame(frames.ANSWERS, b"".join(answers)))
         self.write(b"".join(others))
 
+    def forget(self) -> None:
+        """Drop the forms of models that are gone."""
+        self._forms = {number: form for number, form in self._forms.items() if form.model in self._fronts.models}
+
     def _note_form(self, told: dict[str, Any]) -> None:
         arrays = laid.Form(self.memory, frames.read(told["inputs"]), frames.read(told["outputs"]))
         self._forms[told["form"]] = _Form(told["model"], arrays)
 
     def _ask(self, number: int, form_number: int, begin: int, room: int, timeout_s: float, priority: int) -> None:
-        form = self._forms[form_number]
-        ticket = self._asked[number] = Ticket(self, number, self._fronts.models.get(form.model))
+        form = self._forms.get(form_number)
+        model = None if form is None else self._fronts.models.get(form.model)
+        ticket = self._asked[number] = Ticket(self, number, model)
         try:
+            if form is None:  # its model is gone
+                raise Closed(GONE)
             inputs = laid.Laid(form.arrays, begin, None if room == frames.NOWHERE else room)
             if form.terms is None:
                 form.terms = ticket.wanted.terms(inputs)

@@ -35,6 +35,8 @@ _OPEN_S = 600.0
 # How often the process is asked whether it runs; late, it is held to be in trouble, and later still it is ended.
 _ASKED_S, _LATE_S, _STALLED_S = 0.25, 1.0, 5.0
 _END_S = 5.0
+# Where more requests lie is too much for one message.
+_MOST_LAID = 4096
 _processes: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 threads.before_hard_end(lambda: kill_all())
 # A process is ended with the thread that began it (PR_SET_PDEATHSIG, which the worker asks for): this one stays.
@@ -127,8 +129,9 @@ class IsolatedRunner(BaseRunner):
             self._lanes.put(lane)
 
     def _answered(self, lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
-        told = self._exchanged(lane, *(_where(lane, items) if all_laid(items) else _copied(lane, items)))
+        told = self._exchanged(lane, *self._described(lane, items))
         if "error" in told:
+            lane.known.clear()  # what it was given in this message it may not have
             raise failures.raised(told)
         if told.get("given"):
             return GIVEN
@@ -137,6 +140,11 @@ class IsolatedRunner(BaseRunner):
         except (OSError, MemoryError) as error:
             raise PenstockError(f"there is no memory for the answer to a batch: {error}") from None
         return {tensor.name: answer[tensor.name] for tensor in self.outputs}
+
+    def _described(self, lane: _Lane, items: Sequence[Arrays]) -> tuple[dict[str, Any], Sequence[int]]:
+        if all_laid(items) and len(items) <= _MOST_LAID:
+            return _where(lane, items)
+        return _copied(lane, items), ()
 
     def _exchanged(self, lane: _Lane, asked: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """The process's answer to a message, and to the descriptors beside it.
@@ -216,7 +224,7 @@ class IsolatedRunner(BaseRunner):
             lane.close()
 
 
-def _copied(lane: _Lane, items: Sequence[Arrays]) -> tuple[dict[str, Any]]:
+def _copied(lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
     """A batch copied to the memory of its lane, and said where."""
     end, places = 0, []
     for name in items[0]:
@@ -225,7 +233,7 @@ def _copied(lane: _Lane, items: Sequence[Arrays]) -> tuple[dict[str, Any]]:
         except (OSError, MemoryError) as error:  # this process has no memory left, and the other is none the worse
             raise PenstockError(f"there is no memory for input {name!r} of a batch: {error}") from None
         places.append(place)
-    return ({"arrays": places, "end": end},)
+    return {"arrays": places, "end": end}
 
 
 def _where(lane: _Lane, items: Sequence[Laid]) -> tuple[dict[str, Any], list[int]]:

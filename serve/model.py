@@ -165,7 +165,8 @@ class Model:
             SignatureMismatch: the inputs are not the signature's. RequestError: they have more rows than the queue.
         """
         rows = self._contract.rows(inputs, self.scheduler.max_queue_rows, times)
-        return rows, tuple(array.shape[1:] if self._batched else array.shape for array in inputs.values())
+        shapes = (inputs[tensor.name].shape for tensor in self.signature.inputs)  # in whatever order a client has them
+        return rows, tuple(shape[1:] if self._batched else shape for shape in shapes)
 
     def begin(
         self, inputs: Arrays, terms: Terms, reply: Reply, *, timeout_s: float, priority: int, times: Times

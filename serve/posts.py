@@ -29,6 +29,7 @@ class Post:
         # When its call under way began, of `time.monotonic`, and when the last one did, of `time.perf_counter`.
         self.busy_since: float | None = None
         self.began = 0.0
+        self._call: asyncio.Future[Any] | None = None
         self._thread = CallThread("penstock-instance")
 
     def says(self, name: str, otherwise: bool) -> bool:
@@ -50,7 +51,7 @@ class Post:
             Hung: from what is awaited: it takes longer than the limit. The function is ended if it can be, and left to
                 its thread.
         """
-        call = self._thread.call(self.run_here, items)
+        call = self._call = self._thread.call(self.run_here, items)
         self.busy_since, self.began = time.monotonic(), time.perf_counter()
         call.add_done_callback(self._note_end)
         if limit_s is not None:
@@ -59,7 +60,8 @@ class Post:
         return call
 
     def _note_end(self, call: asyncio.Future[Any]) -> None:
-        self.busy_since = None
+        if call is self._call:  # it may be told late, when the next has begun
+            self.busy_since = self._call = None
 
     def _hang(self, call: asyncio.Future[Any], items: Sequence[Item], limit_s: float) -> None:
         if call.done():

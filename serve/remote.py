@@ -129,7 +129,7 @@ class RemoteModel:
         if len(self._forms) >= _MOST_FORMS:
             return None, False
         outputs, room = frames.places(self._outputs(rows))
-        held = self._forms[key] = _Form(next(_numbers), outputs, room)
+        held = self._forms[key] = _Form(next(_form_numbers), outputs, room)
         return held, True
 
     def _outputs(self, rows: int) -> list[tuple[str, str, tuple[int, ...]]]:
@@ -156,6 +156,7 @@ class RemoteModel:
 
 
 _numbers = itertools.count(1)
+_form_numbers = itertools.count(1)  # of 32 bits
 
 
 @dataclass

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 # A runner that takes longer to close is left to itself.
 _RELEASE_S = 30.0
+# The results of a batch; when it began, of time.perf_counter; and seconds that it took.
+_Ended = tuple[list[Any], float, float]
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -277,7 +279,7 @@ class Scheduler:
 
     async def _work(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> None:
         try:
-            await self._finish(instance, items, call)
+            ended = await self._ended(instance, items, call)
         except Hung as error:
             log.error("%san instance hangs: %s; it is replaced", self._name, error)
             for item in items:
@@ -291,7 +293,10 @@ class Scheduler:
             await self._revive(instance)
         else:
             self._free.append(instance)
-            self._dispatch()
+            try:
+                self._dispatch()  # it need not wait until all have been told
+            finally:
+                self._tell(instance, items, ended)
 
     async def _revive(self, instance: Post) -> None:
         """Have a dead instance work again."""
@@ -306,10 +311,13 @@ class Scheduler:
         """Run as one batch those of the items that somebody still waits for."""
         items = _wanted(items)
         if items:
-            await self._finish(instance, items, instance.begin(items, self._run_limit_s))
+            for item in items:
+                item.running = True
+            call = instance.begin(items, self._run_limit_s)
+            self._tell(instance, items, await self._ended(instance, items, call))
 
-    async def _finish(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> None:
-        """See a batch to its end; if it fails, run it in halves, until the item at fault stands alone."""
+    async def _ended(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> _Ended | None:
+        """What a batch came to. One that fails is run in halves, until the item at fault is alone, and all are told."""
         started = instance.began
         try:
             results, compute_s = await call
@@ -319,14 +327,21 @@ class Scheduler:
             if len(items) == 1:
                 items[0].leave()
                 items[0].fail(error)
-                return
+                return None
+            for item in items:
+                item.leave()  # until its half is run
             middle = len(items) // 2
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
+            return None
+        return results, started, compute_s
+
+    def _tell(self, instance: Post, items: list[Item], ended: _Ended | None) -> None:
+        if ended is None:
             return
-        self._settle(instance, items, results, started, compute_s)
+        self._settle(instance, items, *ended)
         if instance.says("light", otherwise=False):
-            self._quick.told(items, compute_s)
+            self._quick.told(items, ended[2])
 
     def _settle(self, instance: Post, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
         """Give each item its result."""
@@ -393,6 +408,7 @@ class Scheduler:
                 for task in self._tasks:
                     task.cancel()
                 for item in list(self._queue.items):
+                    self._queue.discard(item)
                     item.fail(Closed("the server is shutting down and its instances are dead"))
             self._dispatch()
             # What was run on the event loop left no task, and others of the queue to be run.

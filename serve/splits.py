@@ -68,18 +68,28 @@ class Split:
         if failure is not None and self._failure is None:
             self._failure = failure
             self._withdraw()
-        if self._left or self._reply.done():
+        if self._left:
             return
-        if self._failure is not None:
-            self._reply.set_exception(self._failure)
-        else:
-            self._reply.set_result(take(join([piece.answer for piece in self._pieces]), slice(self._rows)))
+        if not self._reply.done():
+            if self._failure is not None:
+                self._reply.set_exception(self._failure)
+            else:
+                self._reply.set_result(take(join([piece.answer for piece in self._pieces]), slice(self._rows)))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of the rows: they and this hold one another."""
+        if not self._left and not self.running:
+            for piece in self._pieces:
+                del piece.item
+            self._pieces = []
 
     def _let_go(self) -> None:
         """A batch has let go of rows that were given up before."""
         left = getattr(self._reply, "left", None)
         if left is not None and self._reply.done() and not self.running:
             left()
+        self._forget()
 
 
 class _Piece:

@@ -77,7 +77,7 @@ class CallThread:
                 told = future.set_exception, error
             with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
                 loop.call_soon_threadsafe(_tell, future, *told)
-            del held, future, told  # not kept until the next call
+            del held, future, told, function, arguments  # not kept until the next call
 
 
 def _tell(future: asyncio.Future[Any], tell: Callable[[Any], None], value: Any) -> None:

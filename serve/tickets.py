@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from penstock.errors import PenstockError
 from penstock.laid import GIVEN, Laid
 from penstock.serve import failures, frames
 from penstock.serve.batches import Item
@@ -15,6 +14,8 @@ from penstock.serve.outcomes import Closed
 from penstock.serve.splits import Split
 from penstock.serve.times import Times
 from penstock.signature import Arrays
+
+GONE = "another version took the model's place"
 
 
 class Link(Protocol):
@@ -55,7 +56,7 @@ class Ticket(Times):
             Closed: it is gone.
         """
         if self._model is None:
-            raise Closed("another version took the model's place")
+            raise Closed(GONE)
         return self._model
 
     def begin(self, inputs: Arrays, terms: Terms, timeout_s: float, priority: int) -> None:
@@ -92,7 +93,7 @@ class Ticket(Times):
             about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
             try:
                 data = frames.told_with(frames.ANSWER_HERE, about, answer)
-            except PenstockError as error:
+            except Exception as error:  # told it must be, or whoever waits there waits for ever
                 data = frames.told(frames.FAILURE, self._failed(error))
             self._link.ended(self.number, data)
 

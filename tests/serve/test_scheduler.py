@@ -661,6 +661,35 @@ def test_the_observer_is_told_of_each_batch_and_the_rows_that_wait_are_counted()
     run(scenario())
 
 
+def test_an_instance_is_given_its_next_batch_before_the_last_one_s_answers_are_told() -> None:
+    class Looks:
+        """A reply that looks what the instances do when it is told."""
+
+        def __init__(self, scheduler: Scheduler) -> None:
+            self.scheduler, self.seen = scheduler, asyncio.get_running_loop().create_future()
+
+        def done(self) -> bool:
+            return bool(self.seen.done())
+
+        def set_result(self, result: Any, /) -> None:
+            self.seen.set_result(self.scheduler.states["busy"])
+
+        def set_exception(self, error: Exception, /) -> None:
+            self.seen.set_exception(error)
+
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=1)
+        replies = [Looks(scheduler) for _ in range(3)]
+        for number, reply in enumerate(replies):
+            scheduler.enter(number, reply)
+        engine.open()
+        assert [await reply.seen for reply in replies] == [1, 1, 0]
+        await scheduler.close()
+
+    run(scenario())
+
+
 def test_a_request_s_times_are_its_wait_and_its_batch_s_computing() -> None:
     async def scenario() -> None:
         engine, plug_times, times = Engine(), Times(), Times()
@@ -1158,3 +1187,75 @@ def test_one_that_hung_and_comes_back_late_is_closed_and_its_end_is_no_unheard_f
     assert "never retrieved" not in caplog.text
     assert "m: an instance hangs" in caplog.text
     assert "m: the instance is back after" in caplog.text
+
+
+class Ended:
+    """A reply that remembers how it ended, and what its batch looked at then."""
+
+    def __init__(self) -> None:
+        self.item: Any = None
+        self.said: list[str] = []
+
+    def done(self) -> bool:
+        return bool(self.said)
+
+    def set_result(self, result: Any, /) -> None:
+        self.said.append("result")
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.said.append(f"{type(error).__name__}{', kept' if self.item.running else ''}")
+
+    def left(self) -> None:
+        self.said.append("left")
+
+
+def test_closing_ends_though_nobody_takes_out_of_the_queue_what_can_be_run_no_more() -> None:
+    made = 0
+
+    def make() -> Any:
+        nonlocal made
+        made += 1
+        if made > 1:
+            raise RuntimeError("no other")
+
+        def die(items: list[Any]) -> list[Any]:
+            raise InstanceDead("dead")
+
+        return die
+
+    async def scenario() -> None:
+        scheduler = Scheduler(make, max_batch=1)
+        replies = [Ended(), Ended()]
+        for reply in replies:
+            reply.item = scheduler.enter("x", reply, timeout_s=30)
+        await asyncio.sleep(0.05)
+        await scheduler.close()
+        assert [reply.said for reply in replies] == [["Closed"], ["Closed"]]
+
+    run(scenario())
+
+
+def test_whoever_waits_for_the_other_half_of_a_failed_batch_keeps_nothing_when_the_first_one_hangs() -> None:
+    gate = threading.Event()
+
+    def function(items: list[Any]) -> list[Any]:
+        if len(items) > 1:
+            raise RuntimeError("not together")
+        gate.wait(10)
+        return items
+
+    async def scenario() -> None:
+        scheduler = Scheduler(lambda: function, max_batch=2, run_limit_s=0.05)
+        first, second = Ended(), Ended()
+        for reply in (first, second):
+            reply.item = scheduler.enter("x", reply, timeout_s=30)
+        while not (first.said and second.said):
+            await asyncio.sleep(0.01)
+        assert (first.said, second.said) == (["Hung, kept"], ["Hung"])
+        gate.set()
+        while len(first.said) < 2:
+            await asyncio.sleep(0.01)
+        assert (first.said, second.said) == (["Hung, kept", "left"], ["Hung"])
+        await scheduler.close()
+
+    run(scenario())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -141,3 +143,24 @@ def test_one_that_does_not_fit_the_queue_takes_no_place_in_it() -> None:
         assert engine.rows == [0.0]
 
     asyncio.run(scenario())
+
+
+def test_the_rows_of_one_that_is_over_are_held_by_nobody() -> None:
+    async def scenario() -> None:
+        scheduler, told = Scheduler(lambda: Engine(), max_batch=MOST), Told()
+        rows = np.arange(12.0)
+        gone = weakref.ref(rows)
+        parts = [{"x": rows[start : start + MOST]} for start in range(0, 12, MOST)]
+        split = Split(scheduler, parts, 12, told, {"key": "k"})
+        del parts, rows, split
+        await asyncio.wait_for(told.over.wait(), 10)
+        await scheduler.submit({"x": np.zeros(1)}, key="k")  # and the thread has been given something else
+        assert gone() is None
+        await scheduler.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
