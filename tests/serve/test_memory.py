@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +81,8 @@ def test_a_model_that_is_loaded_and_unloaded_again_and_again_leaves_nothing_behi
         loaded.append(resident(server))
     assert min(loaded) - max(unloaded) > 30  # the weights, 48
     assert late <= 2  # what is answered is so, but for pages that the kernel takes a moment longer to count
-    assert unloaded[-1] - unloaded[2] < 8
+    # Medians: now and then the kernel still counts a matrix or two, of 4 MiB each, for a moment.
+    assert statistics.median(unloaded[-7:]) - statistics.median(unloaded[:7]) < 4
     # A model that is loaded anew is there twice until the old one is drained, and once when that is answered.
     assert server.ask("POST", "/v2/repository/models/heavy/load").status == 200
     assert resident(server) - loaded[-1] < 20
