@@ -26,7 +26,7 @@ from penstock.bench.studies.traffic import Served, request, serving, write_model
 CLIENTS, SCALE, SHIFT = 32, 3, 7
 CUT, MANY_ROWS = 1 / 7, 1 / 50
 MOST_GROWTH, MOST_GROWTH_MB = 1.05, 16.0
-_LENGTH = re.compile(rb"(?i)content-length: (\d+)")
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 _TENSOR = re.compile(rb"(?i)inference-header-content-length: (\d+)")
 
 
