@@ -901,12 +901,15 @@ def test_what_is_not_light_is_never_run_on_the_event_loop() -> None:
     run(scenario())
 
 
-def test_a_kind_of_batch_that_turns_slow_goes_back_to_the_thread() -> None:
+def test_a_kind_of_batch_that_turns_slow_goes_back_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.serve.quick._QUICK_S", 0.1)
+    monkeypatch.setattr("penstock.serve.quick._SLOW_S", 0.2)
+
     async def scenario() -> None:
         function = Steady()
         scheduler = Scheduler(lambda: function, max_batch=8)
         await here(scheduler)
-        function.takes_s = 0.03
+        function.takes_s = 0.3
         assert await here(scheduler)  # which nobody could know
         assert not await here(scheduler)
         function.takes_s = 0.0
