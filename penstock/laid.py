@@ -14,6 +14,7 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -35,9 +36,9 @@ class Place:
     shape: tuple[int, ...]
     start: int
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """In bytes."""
+        """In bytes; asked for each request of a batch."""
         found: int = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         return found
 
@@ -84,7 +85,6 @@ class Form:
         self.told: Any = None  # as others are told of it, once they are
         self.inputs = {place.name: place for place in inputs}
         self.outputs = {place.name: place for place in outputs}
-        self.sizes = {place.name: place.size for place in inputs}
         self.end = max((place.end for place in inputs), default=0)
         self.room = max((place.end for place in outputs), default=0)
 
@@ -207,10 +207,8 @@ def scatter(answer: Arrays, items: Sequence[Arrays]) -> bool:
 def _scattered(array: NDArray[np.generic], name: str, items: Sequence[Laid]) -> bool:
     if not array.flags.c_contiguous:
         return False
-    pieces = np.empty((len(items), 2), np.uint64)
-    pieces[:, 0] = [item.form.memory.address + item.room + item.form.outputs[name].start for item in items]  # type: ignore[operator]
-    pieces[:, 1] = [item.form.outputs[name].size for item in items]
-    return _copied(pieces, _whole(array, array.nbytes)) == array.nbytes
+    rooms = [(item.form.memory.address + (item.room or 0), item.form.outputs[name]) for item in items]
+    return _copied(_addresses(rooms), _whole(array, array.nbytes)) == array.nbytes
 
 
 def _fits(answer: Arrays, form: Form) -> bool:
@@ -223,9 +221,14 @@ def _fits(answer: Arrays, form: Form) -> bool:
 
 def pieces(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
     """Of each request's array its address and its bytes."""
-    found = np.empty((len(items), 2), np.uint64)
-    found[:, 0] = [item.form.memory.address + item.slot + item.form.inputs[name].start for item in items]
-    found[:, 1] = [item.form.sizes[name] for item in items]
+    return _addresses([(item.form.memory.address + item.slot, item.form.inputs[name]) for item in items])
+
+
+def _addresses(held: Sequence[tuple[int, Place]]) -> NDArray[np.uint64]:
+    """The address and the bytes of each array, in a slot that begins at an address."""
+    found = np.empty((len(held), 2), np.uint64)
+    found[:, 0] = [begin + place.start for begin, place in held]
+    found[:, 1] = [place.size for _, place in held]
     return found
 
 
