@@ -50,7 +50,8 @@ Say = Callable[[str], None]
 class Member:
     """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models.
 
-    `dealt` are the connections that it was dealt, and `open` those that it has, as far as is known.
+    `dealt` are the connections that it was dealt, and `open` those that it has, as far as is known. `cut_at` is when a
+    front end's way to the engine ended, if it is to be made anew.
     """
 
     name: str
@@ -69,17 +70,20 @@ class Member:
     deaths: int = 0
     again_at: float = 0.0
     ended: bool = False
+    cut_at: float | None = None
     told: dict[str, Any] = field(default_factory=dict)
 
     @property
     def well(self) -> bool:
         """Whether it does what it is there for."""
-        return self.ready and time.monotonic() - self.heard < _LATE_S
+        return self.ready and self.cut_at is None and time.monotonic() - self.heard < _LATE_S
 
     @property
     def trouble(self) -> str:
         """What is wrong with it, where it is not well."""
-        return f"{self.name} {'does not answer' if self.ready else 'is being restarted'}"
+        if not self.ready:
+            return f"{self.name} is being restarted"
+        return f"{self.name} {'does not answer' if self.cut_at is None else 'has no way to the engine'}"
 
 
 class Family:
@@ -182,6 +186,7 @@ class Family:
             )
         member.control = Control(own)
         member.ready = member.linked = member.asked = False
+        member.cut_at = None
         member.heard, member.open, member.dealt = time.monotonic(), 0, 0
         self._selector.register(own, selectors.EVENT_READ, member)
 
@@ -243,6 +248,8 @@ class Family:
             self._link(member)
         elif what == "linked":
             member.linked = True
+        elif what == "cut":
+            member.linked, member.cut_at = False, time.monotonic()
         elif what == "connection" and self.engine.control is not None:
             self.engine.control.tell("connection", descriptors)
         elif what == "drained":
@@ -261,15 +268,15 @@ class Family:
 
     def _link(self, member: Member) -> None:
         """Join front ends to the engine, whichever of them is there now and was not before."""
-        if not self.engine.ready:
+        if not self.engine.ready or self.engine.control is None:
             return
         for front in self.fronts if member is self.engine else [member]:
             if front.ready and front.control is not None and front.memory is not None:
                 one, other = socket.socketpair()
                 with one, other:
-                    assert self.engine.control is not None
                     self.engine.control.tell("link", [one.fileno(), front.memory])
                     front.control.tell("link", [other.fileno()])
+                    front.cut_at = None
 
     def _deal_all(self) -> None:
         """Deal each connection that waits to the front end that has the fewest, of those that know the models.
@@ -340,6 +347,9 @@ class Family:
             )
             member.asked = False
             member.process.kill()
+        elif member.cut_at is not None and now - member.cut_at > _TICK_S and self.engine.ready:
+            log.error("the way between %s and the engine has ended, and both run; it is made anew", member.name)
+            self._link(member)
         elif member.ready and not member.asked and now - member.heard > _TICK_S and member.control is not None:
             self._ask(member)
 

@@ -121,7 +121,8 @@ class FrontEnd:
             self._control.tell("linked")
 
     def _ended(self, link: EngineLink) -> None:
-        self._mirror.ended(link)
+        if self._mirror.ended(link):
+            self._control.tell("cut")
 
     def _figures(self) -> dict[str, Any]:
         """What was counted since the engine last asked."""

@@ -111,6 +111,7 @@ def open_repository(
     for name in only:
         if name not in named:
             raise PenstockError(f"--load {name[:128]}: no such model; the models are {', '.join(sorted(named))}")
+    memory.keep_together()
     places = {name: [path] for name, path in named.items() if not only or name in only}
     repository.unloaded.update(named.keys() - places.keys())
     if before is not None and mode == "poll":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +126,37 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def break_way(server: Server, pid: int) -> None:
+    """End the connection of a front end with its engine, which the head has made for both."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    process = os.pidfd_open(pid)
+    broken = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if not str(path.readlink()).startswith("socket:"):
+            continue
+        descriptor = call(438, process, int(path.name), 0)  # pidfd_getfd
+        assert descriptor >= 0, os.strerror(ctypes.get_errno())
+        with socket.socket(fileno=descriptor) as held:
+            if (held.family, held.type) == (socket.AF_UNIX, socket.SOCK_STREAM):
+                maker = held.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                if int.from_bytes(maker[:4], sys.byteorder) == server.process.pid:
+                    held.shutdown(socket.SHUT_RDWR)
+                    broken += 1
+    os.close(process)
+    assert broken == 1
+
+
+def test_a_way_that_breaks_between_two_that_live_is_made_anew(server: Server) -> None:
+    until(lambda: answers(server) and ready(server))
+    before = members(server)
+    for pid in before["frontend"]:
+        break_way(server, pid)
+    assert not answers(server)
+    until(lambda: ready(server) and all(answers(server) for _ in range(4)))  # each front end is dealt some
+    assert members(server) == before
+    assert "has ended, and both run; it is made anew" in server.log
 
 
 def test_a_front_end_that_begins_while_there_is_no_engine_knows_no_models_and_says_why(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,10 +78,9 @@ def test_a_model_that_is_loaded_and_unloaded_again_and_again_leaves_nothing_behi
         unloaded.append(resident(server))
         assert server.ask("POST", "/v2/repository/models/heavy/load").status == 200
         loaded.append(resident(server))
-    assert min(loaded) - max(unloaded) > 30  # the weights, 48
+    assert min(loaded) - max(unloaded) > 40  # the weights, 48
     assert late <= 2  # what is answered is so, but for pages that the kernel takes a moment longer to count
-    # Medians: now and then the kernel still counts a matrix or two, of 4 MiB each, for a moment.
-    assert statistics.median(unloaded[-7:]) - statistics.median(unloaded[:7]) < 4
+    assert max(unloaded[1:]) - min(unloaded) < 3  # less than one of the matrices
     # A model that is loaded anew is there twice until the old one is drained, and once when that is answered.
     assert server.ask("POST", "/v2/repository/models/heavy/load").status == 200
     assert resident(server) - loaded[-1] < 20
@@ -91,4 +89,5 @@ def test_a_model_that_is_loaded_and_unloaded_again_and_again_leaves_nothing_behi
 
 def test_memory_is_given_back_where_the_c_library_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    memory.keep_together()
     memory.give_back()
