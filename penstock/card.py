@@ -10,7 +10,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penstock.architecture import Architecture
-from penstock.datasets import DatasetSpec, Rows
+from penstock.data.specs import DatasetSpec
+from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature, first_message

@@ -1,7 +1,4 @@
-"""Data sets by name: real samples for training, calibration, the gate and the accuracy column.
-
-A checkpoint and its receipts record a `DatasetSpec`; the same spec gives the same split on every machine.
-"""
+"""Rows: samples as a model takes them, of a data set's parts (`penstock.data`) or from what `--data` names."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from penstock.errors import PenstockError, require
+from penstock.data.samples import Samples
+from penstock.errors import PenstockError
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.progress import bar
 from penstock.spool import LEAST, pick, spooled
@@ -27,31 +24,6 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 # Rows read at a time.
 _CHUNK = 16
 _MAGIC = np.lib.format.MAGIC_PREFIX
-Part = Literal["train", "val", "test"]
-
-
-class DatasetSpec(BaseModel):
-    """A named data set and its seeded, stratified split; `val` and `test` are shares of the whole."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    name: Literal["digits"]
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    val: float = Field(default=0.1, gt=0, lt=1)
-    test: float = Field(default=0.2, gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _leaves_something_to_train_on(self) -> DatasetSpec:
-        if self.val + self.test >= 1:
-            raise ValueError(f"val + test is {self.val + self.test:g}; it must be under 1, to leave a training part")
-        return self
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Images uint8 `[n, height, width]` with their class numbers int64 `[n]`."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -82,42 +54,15 @@ class Rows:
         )
 
 
-def load(spec: DatasetSpec) -> dict[Part, Samples]:
-    """The three parts of a data set.
-
-    Raises:
-        PenstockError: the package that ships the data is not installed.
-    """
-    require("sklearn", "bench", f"data set {spec.name!r}")
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    scans = load_digits()
-    # The scans hold 0..16 (ink counted in 4x4 blocks); as 8-bit grey they can be saved, uploaded and read back.
-    images = np.rint(scans.images * (255 / 16)).astype(np.uint8)
-    labels = scans.target.astype(np.int64)
-    share = spec.val / (1 - spec.test)
-    try:
-        rest, test = train_test_split(
-            np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels
-        )
-        train, val = train_test_split(rest, test_size=share, random_state=spec.seed, stratify=labels[rest])
-    except ValueError as error:
-        raise PenstockError(
-            f"dataset {spec.name}: val {spec.val} and test {spec.test} leave too little: {error}"
-        ) from None
-    parts: dict[Part, NDArray[np.int64]] = {"train": train, "val": val, "test": test}
-    return {part: Samples(images[index], labels[index]) for part, index in parts.items()}
-
-
 def rows(samples: Samples, preprocess: ImagePreprocess) -> Rows:
     """Samples as the model takes them."""
+    items = samples.items
     as_they_are = preprocess.mode == "L" and preprocess.resize_shorter is None
-    if as_they_are and samples.images.shape[1:] == (preprocess.height, preprocess.width):
-        return Rows({preprocess.input: preprocess.rows(samples.images)}, samples.labels)
+    if as_they_are and np.shape(items)[1:] == (preprocess.height, preprocess.width):
+        return Rows({preprocess.input: preprocess.rows(np.asarray(items))}, samples.labels)
     from PIL import Image
 
-    arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in samples.images]
+    arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in items]
     return Rows({preprocess.input: np.concatenate(arrays)}, samples.labels)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import datasets
+from penstock import data, datasets
 from penstock.arrays import join, take
-from penstock.datasets import DatasetSpec, Rows
+from penstock.data.specs import DatasetSpec, Part
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.runtimes import Runner
@@ -28,7 +29,7 @@ class Score:
         return self.correct / self.samples
 
 
-def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part: datasets.Part = "test") -> Rows:
+def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part: Part = "test") -> Rows:
     """A part of the data set that a checkpoint was trained on, ready for the model; `test` has served for nothing else.
 
     Raises:
@@ -39,7 +40,7 @@ def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part:
             "accuracy is measured on labelled data, and no data set is recorded for this model: give it with --data "
             "FILE.npz, which holds `labels` too, or a folder of pictures for each class"
         )
-    return datasets.rows(datasets.load(spec)[part], preprocess)
+    return datasets.rows(data.load(spec)[part], preprocess)
 
 
 def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str, Any]:

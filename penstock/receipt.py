@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from penstock.datasets import DatasetSpec
+from penstock.data.specs import DatasetSpec
 from penstock.parity import Distance, Limits
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Signature

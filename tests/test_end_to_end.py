@@ -119,11 +119,11 @@ def road(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ro
 
 
 def held_out() -> tuple[Any, Any]:
-    from penstock import datasets
-    from penstock.datasets import DatasetSpec
+    from penstock import data
+    from penstock.data.specs import Digits
 
-    part = datasets.load(DatasetSpec(name="digits"))["test"]
-    return part.images[:SCANS], part.labels[:SCANS]
+    part = data.load(Digits())["test"]
+    return part.items[:SCANS], part.labels[:SCANS]
 
 
 def png(image: Any) -> bytes:

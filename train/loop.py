@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from penstock import architecture, checkpoint, datasets, evaluation, probe
+from penstock import architecture, checkpoint, data, datasets, evaluation, probe
 from penstock.card import Card
-from penstock.datasets import Part, Rows
+from penstock.data.specs import Part
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
 from penstock.files import writing
+from penstock.preprocess import ImagePreprocess
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
 from penstock.signature import Tensor as TensorSpec
@@ -126,7 +128,9 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
         progress: show a progress bar.
     """
     lightning.seed_everything(recipe.seed, workers=True, verbose=False)
-    parts = {name: datasets.rows(part, recipe.preprocess) for name, part in datasets.load(recipe.dataset).items()}
+    image = recipe.preprocess
+    assert isinstance(image, ImagePreprocess)
+    parts = {name: datasets.rows(part, image) for name, part in data.load(recipe.dataset).items()}
     net = architecture.build(recipe.model).train()
     keeper = _Keeper(folder, describe(recipe), parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
     _check_classes(keeper.card, parts)
@@ -223,6 +227,7 @@ def _dataset(part: Rows) -> TensorDataset:
 def describe(recipe: Recipe) -> Card:
     """The card of the checkpoints that a recipe trains."""
     image = recipe.preprocess
+    assert isinstance(image, ImagePreprocess)
     inputs = (TensorSpec(name=image.input, shape=("batch", image.channels, image.height, image.width)),)
     signature, _ = probe.complete(
         architecture.build(recipe.model), Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from penstock.architecture import Architecture
-from penstock.datasets import DatasetSpec
+from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Dim, first_message
@@ -22,42 +22,190 @@ else:
 SHIPPED = Path(__file__).parent / "recipes"
 
 
-class Augment(BaseModel):
-    """Random changes to a training image: a shift of up to `shift` pixels each way."""
+class _Section(BaseModel):
+    """A part of a recipe; what it does not know is refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Text(_Section):
+    """How texts become tokens: words that were found in the training part, or a transformers folder's own tokenizer.
+
+    Args:
+        tokenizer: "words", or the folder.
+        size: the most words that are known, the most frequent.
+        least: how often a word must be found to be known.
+        length: tokens that a text is padded or cut to.
+    """
+
+    kind: Literal["text"]
+    tokenizer: str = "words"
+    size: int = Field(default=20_000, ge=2)
+    least: int = Field(default=1, ge=1)
+    length: int = Field(default=64, ge=1)
+
+
+class Table(_Section):
+    """How a table's columns become numbers: standardised, and one-hot, by what is found in the training part.
+
+    Columns of numbers with at most `most_categories` values are told apart as categories if they are in `categories`;
+    others that hold anything but numbers are categories, of which more than `most_categories` are refused.
+    """
+
+    kind: Literal["table"]
+    input: str = "row"
+    categories: tuple[str, ...] = ()
+    most_categories: int = Field(default=1000, ge=2)
+
+
+class Augment(_Section):
+    """Random changes to training images: a shift by so many pixels each way, mirroring, RandomResizedCrop, a policy.
+
+    `mixup` is the alpha of its beta distribution (Zhang et al., "mixup", 2018); 0 is none.
+    """
+
     shift: int = Field(default=0, ge=0)
+    flip: bool = False
+    crop: bool = False
+    policy: Literal["none", "trivial", "rand"] = "none"
+    mixup: float = Field(default=0.0, ge=0)
 
 
-class Optim(BaseModel):
-    """AdamW under a one-cycle schedule that peaks at `lr`, with gradients clipped to norm `clip`."""
+class Optim(_Section):
+    """What moves the weights: `lr` at its peak, gradients clipped to norm `clip`, decay spared norms and biases.
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    `layer_decay` multiplies the rate once for each block between a parameter and the head; `freeze` are patterns of
+    parameters' names that stay as they are; `accumulate` batches make a step; `l1` and `l2` are penalties in the loss.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: float = Field(gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = Field(default=1.0, gt=0)
+    no_decay: bool = True
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    freeze: tuple[str, ...] = ()
+    accumulate: int = Field(default=1, ge=1)
+    l1: float = Field(default=0.0, ge=0)
+    l2: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    clip: float = Field(default=1.0, gt=0)
+
+
+class Schedule(_Section):
+    """How the rate goes on from its peak: `warmup` is the share of all steps in which it rises to it.
+
+    `step` and `multistep` multiply by `gamma` every `every` epochs or at `milestones`, `exponential` after each epoch;
+    `cosine` and `linear` end at `least` of the peak; `plateau` multiplies by `gamma` after `patience` epochs without
+    progress.
+    """
+
+    name: Literal["constant", "step", "multistep", "exponential", "cosine", "linear", "onecycle", "plateau"] = (
+        "onecycle"
+    )
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    every: int = Field(default=10, ge=1)
+    milestones: tuple[int, ...] = ()
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    least: float = Field(default=0.0, ge=0, lt=1)
+    patience: int = Field(default=3, ge=0)
+
+
+class Loss(_Section):
+    """What is to be small: by the task where no name is given.
+
+    `gamma` and `alpha` are the focal loss's (Lin et al., "Focal Loss for Dense Object Detection", 2017); `delta` the
+    Huber loss's. `class_weights` true weighs each class by the inverse of its share.
+    """
+
+    name: Literal["cross-entropy", "bce", "focal", "mse", "l1", "huber"] | None = None
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    gamma: float = Field(default=2.0, ge=0)
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    delta: float = Field(default=1.0, gt=0)
+    class_weights: bool | tuple[float, ...] = False
+
+
+class Loader(_Section):
+    """How batches are read: processes beside the loop, page-locked memory, classes drawn alike often (`weighted`)."""
+
+    workers: int = Field(default=0, ge=0)
+    pin: bool = True
+    weighted: bool = False
+
+
+class Machine(_Section):
+    """What it runs on, and how: several devices are those of `torchrun`, or of this machine."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int | Literal["auto"] = 1
+    nodes: int = Field(default=1, ge=1)
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    tf32: bool = False
+    channels_last: bool = False
+    compile: bool = False
+    checkpointing: bool = False
+    deterministic: bool = False
+    sync_batchnorm: bool = True
+
+
+class Keep(_Section):
+    """Which checkpoints are kept: the best by `monitor`, the last, every so many epochs; and when it ends early.
+
+    `patience` are the epochs without progress after which it ends, `ema` the decay of averaged weights; 0 is none.
+    """
+
+    every: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0)
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    monitor: str | None = None
+
+
+class Track(_Section):
+    """Who is told of the figures while it runs."""
+
+    csv: bool = True
+    tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
+
+
+Task = Literal["classification", "multilabel", "regression"]
 
 
 class Recipe(BaseModel):
-    """One training job."""
+    """One training job. `weights` is a file to start from."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    task: str
+    task: Task
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     dataset: DatasetSpec
     model: Architecture
-    preprocess: ImagePreprocess
+    weights: str | None = None
+    preprocess: ImagePreprocess | Text | Table | None = Field(default=None, discriminator="kind")
     augment: Augment = Augment()
+    loss: Loss = Loss()
     optim: Optim
+    schedule: Schedule = Schedule()
+    loader: Loader = Loader()
+    machine: Machine = Machine()
+    keep: Keep = Keep()
+    track: Track = Track()
     batch: Dim
+
+    @field_validator("preprocess", mode="before")
+    @classmethod
+    def _pictures_unless_told(cls, value: Any) -> Any:
+        return {"kind": "image", **value} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _trains_on_numbers(self) -> Recipe:
-        if self.preprocess.dtype != "float32":
+        if isinstance(self.preprocess, ImagePreprocess) and self.preprocess.dtype != "float32":
             raise ValueError(
                 f"preprocess.dtype is {self.preprocess.dtype}; training takes float32, and `penstock export --input "
                 "uint8` puts the rest into the graph"
@@ -66,6 +214,8 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _shift_leaves_a_picture(self) -> Recipe:
+        if not isinstance(self.preprocess, ImagePreprocess):
+            return self
         side = min(self.preprocess.height, self.preprocess.width)
         if self.augment.shift >= side:
             raise ValueError(f"augment.shift is {self.augment.shift}; it must be under the picture's side, {side}")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import datasets, evaluation
-from penstock.datasets import DatasetSpec, Rows
+from penstock import data, evaluation
+from penstock.data.specs import Digits
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
 from penstock.preprocess import ImagePreprocess
@@ -119,11 +120,11 @@ def test_scores_of_another_rank_are_refused_with_their_shape() -> None:
 
 
 def test_held_out_rows_are_the_test_part_ready_for_the_model() -> None:
-    spec = DatasetSpec(name="digits")
+    spec = Digits()
     preprocess = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
     rows = evaluation.held_out(spec, preprocess)
-    part = datasets.load(spec)["test"]
-    assert np.array_equal(rows.inputs["image"], preprocess.normalize(part.images))
+    part = data.load(spec)["test"]
+    assert np.array_equal(rows.inputs["image"], preprocess.normalize(part.items))
     assert np.array_equal(rows.labels, part.labels)
 
 

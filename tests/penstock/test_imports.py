@@ -57,6 +57,8 @@ TORCH_FREE = (
     "penstock.commands.stages",
     "penstock.commands.terminal",
     "penstock.contexts",
+    "penstock.data",
+    "penstock.data.",
     "penstock.cuda",
     "penstock.datasets",
     "penstock.engines",

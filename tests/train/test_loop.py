@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from penstock import checkpoint, datasets
+from penstock import checkpoint, data, datasets
 from penstock.errors import PenstockError
 from penstock.train import loop, recipe
 from penstock.train.loop import Trained
@@ -59,7 +59,7 @@ def test_a_checkpoint_is_weights_and_plain_data(run: Trained, job: Recipe) -> No
 
 def test_a_checkpoint_carries_real_samples_of_the_right_parts(run: Trained, job: Recipe) -> None:
     held = checkpoint.load(run.best)
-    parts = datasets.load(job.dataset)
+    parts = data.load(job.dataset)
     for rows, part, n in ((held.calibration, "train", loop.CALIBRATION), (held.golden, "test", loop.GOLDEN)):
         assert rows is not None
         expected = datasets.rows(parts[part], job.preprocess).take(n)
@@ -69,10 +69,10 @@ def test_a_checkpoint_carries_real_samples_of_the_right_parts(run: Trained, job:
 
 
 def test_the_score_is_that_of_the_best_checkpoint_on_the_held_out_part(run: Trained, job: Recipe) -> None:
-    part = datasets.load(job.dataset)["test"]
+    part = data.load(job.dataset)["test"]
     module = checkpoint.load(run.best).module
     with torch.inference_mode():
-        logits = module(torch.from_numpy(job.preprocess.normalize(part.images)))
+        logits = module(torch.from_numpy(job.preprocess.normalize(part.items)))
     correct = int((logits.argmax(1).numpy() == part.labels).sum())
     assert (run.score.correct, run.score.samples) == (correct, len(part.labels))
     assert run.score.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
@@ -80,9 +80,9 @@ def test_the_score_is_that_of_the_best_checkpoint_on_the_held_out_part(run: Trai
 
 def test_the_recorded_metrics_are_those_of_the_weights_beside_them(run: Trained, job: Recipe) -> None:
     held = checkpoint.load(run.best)
-    part = datasets.load(job.dataset)["val"]
+    part = data.load(job.dataset)["val"]
     with torch.inference_mode():
-        logits = held.module(torch.from_numpy(job.preprocess.normalize(part.images)))
+        logits = held.module(torch.from_numpy(job.preprocess.normalize(part.items)))
     labels = torch.from_numpy(part.labels)
     accuracy = float((logits.argmax(1) == labels).double().mean())
     assert held.card.metrics["val_accuracy"] == pytest.approx(accuracy, abs=1e-6)

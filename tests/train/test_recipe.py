@@ -68,7 +68,7 @@ def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: st
         ("lr = 0.01 ", "lr = 0.0 ", "optim.lr"),
         ("lr = 0.01 ", "learning_rate = 0.01 ", "optim.lr"),
         ("shift = 1 ", "shift = -1 ", "augment.shift"),
-        ("shift = 1 ", "flip = true ", "augment.flip"),
+        ("shift = 1 ", "tilt = true ", "augment.tilt"),
         ("max = 64", "max = 4", "batch"),
         ("std = [0.37]", "std = [0.0]", "preprocess"),
         ("mean = [0.3]", "mean = [0.3, 0.3]", "preprocess"),
