@@ -209,17 +209,18 @@ def _architecture(content: Mapping[str, Any], card: Card | None, override: Overr
                 f"--model ./net.py:Net{_named_architecture(content)}"
             )
         return Architecture(target=override.model, kwargs={**_recorded(content, override.model), **override.model_args})
-    if override.model is not None:
+    named = cards.targets(card.architecture)
+    if override.model is not None and override.model not in named:
         # Arguments of the file's own go to the class that the file itself names, and to no other.
-        same = override.model == card.architecture.target
-        kwargs = override.model_args or (card.architecture.kwargs if same else {})
-        return Architecture(target=override.model, kwargs=kwargs)
-    if not cards.trusted(card.architecture.target):
-        raise PenstockError(
-            f"names the architecture {card.architecture.target!r}, whose import would run its code; "
-            f"if you trust it, give it yourself: --model {card.architecture.target}"
-        )
-    return Architecture(target=card.architecture.target, kwargs={**card.architecture.kwargs, **override.model_args})
+        return Architecture(target=override.model, kwargs=override.model_args)
+    for target in named:
+        if not cards.trusted(target) and target != override.model:
+            raise PenstockError(
+                f"names the architecture {target!r}, whose import would run its code; "
+                f"if you trust it, give it yourself: --model {target}"
+            )
+    own = {} if override.model_args and override.model == named[0] else card.architecture.kwargs
+    return Architecture(target=named[0], kwargs={**own, **override.model_args})
 
 
 def _named_architecture(content: Mapping[str, Any]) -> str:
