@@ -58,34 +58,36 @@ def moved(images: Tensor, most: int, flip: bool = False) -> Tensor:
     if not most and not flip:
         return images
     n, height, width, channels = images.shape
-    rows, columns = torch.arange(height).view(1, height, 1), torch.arange(width).view(1, 1, width)
-    # Drawn on the CPU, whose generator a seed sets for every device alike.
-    if most:
-        top, left = torch.randint(0, 2 * most + 1, (2, n, 1, 1)) - most
-    else:
-        top = left = torch.zeros(n, 1, 1, dtype=torch.int64)
-    if flip:
-        columns = torch.where(torch.rand(n, 1, 1) < 0.5, width - 1 - columns, columns)
+    # Drawn on the CPU, whose generator a seed sets for every device alike; all else is where the images are.
+    offsets = (
+        torch.randint(0, 2 * most + 1, (2, n, 1, 1)) - most if most else torch.zeros(2, n, 1, 1, dtype=torch.int64)
+    )
+    coins = (torch.rand(n, 1, 1) < 0.5) if flip else torch.zeros(n, 1, 1, dtype=torch.bool)
+    (top, left), coins = (drawn.to(images.device, non_blocking=True) for drawn in (offsets, coins))
+    columns = torch.arange(width, device=images.device).expand(n, 1, width)
+    columns = torch.where(coins, width - 1 - columns, columns)
+    rows = torch.arange(height, device=images.device).view(1, height, 1)
     y, x = (top + rows).clamp(0, height - 1), (left + columns).clamp(0, width - 1)
     # One pixel after the other by its number: a third of the time that indexing by image, row and column takes.
-    numbers = (torch.arange(n).view(n, 1, 1) * height + y) * width + x
-    numbers = numbers.flatten().to(images.device, non_blocking=True)
-    return images.reshape(-1, channels).index_select(0, numbers).view(images.shape)
+    numbers = (torch.arange(n, device=images.device).view(n, 1, 1) * height + y) * width + x
+    return images.reshape(-1, channels).index_select(0, numbers.flatten()).view(images.shape)
 
 
 def mixed(images: Tensor, targets: Tensor, alpha: float, classes: int | None) -> tuple[Tensor, Tensor]:
     """Images and targets of a batch, each with a share of another's, after Zhang et al., "mixup" (2018).
 
     The share is drawn once for the batch, from Beta(alpha, alpha). Class numbers int64 `[n]` become probabilities
-    `[n, classes]`, whose cross entropy is the mean of the two that are mixed; numbers stay of their shape, and between
-    0 and 1, for binary cross entropy.
+    `[n, classes]`, whose cross entropy is the mean of the two that are mixed; zeros and ones, and other numbers, keep
+    their shape, for binary cross entropy and for distances.
     """
     share = float(torch.distributions.Beta(alpha, alpha).sample())
     others = torch.randperm(len(images)).to(images.device, non_blocking=True)
-    if not targets.is_floating_point():
+    if targets.ndim == 1 and not targets.is_floating_point():
         if classes is None:
             raise ValueError("mixup of class numbers needs the number of classes")
-        targets = functional.one_hot(targets, classes).to(images.dtype)
+        targets = functional.one_hot(targets, classes)
+    if not targets.is_floating_point():
+        targets = targets.to(images.dtype)
     return torch.lerp(images[others], images, share), torch.lerp(targets[others], targets, share)
 
 

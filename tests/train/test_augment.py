@@ -108,7 +108,9 @@ def test_mixup_mixes_images_and_targets_by_the_same_share_of_the_same_two() -> N
 def test_mixup_s_loss_is_the_mean_of_the_two_that_are_mixed() -> None:
     """Zhang et al. 2018: λ loss(f(x), y_a) + (1 − λ) loss(f(x), y_b), for cross entropy and for BCE."""
     logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    for task, labels in (("classification", torch.tensor([0, 1, 2, 3, 0])), ("multilabel", torch.eye(5, 4))):
+    ones = torch.eye(5, 4)
+    both = (("classification", torch.tensor([0, 1, 2, 3, 0])), ("multilabel", ones), ("multilabel", ones.long()))
+    for task, labels in both:
         torch.manual_seed(1)
         share = float(torch.distributions.Beta(0.4, 0.4).sample())
         others = torch.randperm(5)

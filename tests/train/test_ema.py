@@ -55,7 +55,7 @@ def test_the_average_is_its_formula(decay: float) -> None:
 
 
 def test_integers_are_copied_not_averaged() -> None:
-    """A mean of equal integers, cut off, would be one less: 0.999 × 7 + 0.001 × 7 is 6.999…"""
+    """A mean of integers is cut off: that of two equal ones, with a decay of 0.9999, is one less for every fifth."""
     net = Net()
     averaged = Averaged(net, 0.999)
     for _ in range(7):
