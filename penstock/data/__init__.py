@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 
+from penstock.data.digests import digest
 from penstock.data.samples import Samples
 from penstock.data.specs import DatasetSpec, Part
 
-__all__ = ["Samples", "load"]
+__all__ = ["Samples", "digest", "load"]
 _READERS = {
     "digits": "digits",
     "fashion-mnist": "idx",

@@ -85,6 +85,19 @@ class CsvTable(_Split):
     kind: Literal["classes", "numbers"]
     columns: tuple[str, ...] | None = None
 
+    @model_validator(mode="after")
+    def _is_told_from_other_columns(self) -> CsvTable:
+        if self.columns is None:
+            return self
+        if not self.columns:
+            raise ValueError("columns is empty; list those that the target is told from, or leave it out for all")
+        if self.target in self.columns:
+            raise ValueError(f"columns hold {self.target!r}, the target; it cannot be told from itself")
+        twice = [name for place, name in enumerate(self.columns) if name in self.columns[:place]]
+        if twice:
+            raise ValueError(f"columns hold {twice[0]!r} twice; each must be named once")
+        return self
+
 
 class Arrays(_Split):
     """A .npz file: an array for each input, by name, rows first, and `labels`: class numbers, or numbers."""
@@ -102,6 +115,8 @@ class Records(_Split):
     unreadable: Literal["fail", "skip"] = "fail"
 
 
+# Those of which a part that has no samples of its own is split off train.
+Parted = Digits | ImageFolder | CsvText | CsvTable | Arrays | Records
 DatasetSpec = Annotated[
     Digits | FashionMnist | ImageFolder | CsvText | CsvTable | Arrays | Records, Field(discriminator="name")
 ]

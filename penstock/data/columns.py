@@ -1,0 +1,98 @@
+"""Columns of tables: of numbers, or of text; and those of CSV files.
+
+A CSV column holds numbers if each cell does, or is missing; an empty cell is missing everywhere, and among numbers so
+is what others write there (MISSING).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.data.sheets import Sheet, position
+from penstock.errors import PenstockError
+from penstock.tables import is_number
+
+Kind = Literal["numbers", "text"]
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+
+
+class Columns(Protocol):
+    """The columns of a file. `where` is the setting and the path, for errors; `unit` what a row is called there."""
+
+    where: str
+    path: Path
+    unit: str
+    columns: tuple[str, ...]
+
+    def kinds(self, names: Iterable[str]) -> dict[str, Kind]:
+        """What these columns hold.
+
+        Raises:
+            PenstockError: one is not there, or holds what is neither.
+        """
+
+    def read(self, kinds: Mapping[str, Kind]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Columns as what they are told to be, and where each row stands, int64 `[n]`.
+
+        Numbers are float64 `[n]`, NaN where they are missing; text is str or None, in an array of objects.
+
+        Raises:
+            PenstockError: one is not there, or a row holds something else.
+        """
+
+
+class CsvColumns:
+    """The columns of a CSV file, which is read anew for each question."""
+
+    unit = "line"
+
+    def __init__(self, setting: str, path: Path) -> None:
+        self._sheet = Sheet(setting, path)
+        self.path, self.where, self.columns = path, self._sheet.where, self._sheet.columns
+
+    def kinds(self, names: Iterable[str]) -> dict[str, Kind]:
+        places = self._places(names)
+        texts: set[str] = set()
+        for _, cells in self._sheet:
+            for name, place in places.items():
+                if name not in texts and not is_number(cells[place]) and cells[place].casefold() not in MISSING:
+                    texts.add(name)
+        return {name: "text" if name in texts else "numbers" for name in places}
+
+    def read(self, kinds: Mapping[str, Kind]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        places, lines = self._places(kinds), array("q")
+        numbers = {name: array("d") for name, kind in kinds.items() if kind == "numbers"}
+        texts: dict[str, list[str | None]] = {name: [] for name, kind in kinds.items() if kind == "text"}
+        known: dict[str, str] = {}  # one string for all cells that are alike
+        for line, cells in self._sheet:
+            lines.append(line)
+            for name, values in numbers.items():
+                values.append(self._number(line, name, cells[places[name]]))
+            for name, held in texts.items():
+                cell = cells[places[name]]
+                held.append(known.setdefault(cell, cell) or None)
+        found: dict[str, NDArray[Any]] = {
+            name: np.array(numbers[name], np.float64) if name in numbers else np.array(texts[name], object)
+            for name in kinds
+        }
+        return found, np.array(lines, np.int64)
+
+    def _places(self, names: Iterable[str]) -> dict[str, int]:
+        return {name: position(self.where, self.columns, name, "the recipe") for name in names}
+
+    def _number(self, line: int, name: str, cell: str) -> float:
+        if is_number(cell):
+            value = float(cell)
+            if math.isfinite(value):
+                return value
+            raise PenstockError(f"{self.where}: line {line}: {name!r} is {cell:.60}, which is out of a float's range")
+        if cell.casefold() in MISSING:
+            return math.nan
+        raise PenstockError(f"{self.where}: line {line}: {name!r} is {cell[:60]!r}, where a number must be")
