@@ -16,7 +16,7 @@ STAGES = ("train", "export", "serve", "bench")
 HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
-    "onnxslim",
+    "onnxslim", "tokenizers",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -79,15 +79,19 @@ TORCH_FREE = (
     "penstock.ortvalues",
     "penstock.parity",
     "penstock.preprocess",
+    "penstock.preprocessing",
     "penstock.progress",
     "penstock.rows",
     "penstock.receipt",
     "penstock.replay",
     "penstock.screen",
+    "penstock.sheets",
     "penstock.signature",
     "penstock.spool",
     "penstock.synthetic",
     "penstock.tables",
+    "penstock.tabular",
+    "penstock.textual",
     "penstock.timing",
     "penstock.parents",
     "penstock.trial",
