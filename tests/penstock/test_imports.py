@@ -17,6 +17,7 @@ HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
     "onnxslim", "pyarrow",
+    "onnxslim", "tokenizers",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -81,6 +82,7 @@ TORCH_FREE = (
     "penstock.ortvalues",
     "penstock.parity",
     "penstock.preprocess",
+    "penstock.preprocessing",
     "penstock.progress",
     "penstock.recordio",
     "penstock.recordparts",
@@ -88,10 +90,13 @@ TORCH_FREE = (
     "penstock.receipt",
     "penstock.replay",
     "penstock.screen",
+    "penstock.sheets",
     "penstock.signature",
     "penstock.spool",
     "penstock.synthetic",
     "penstock.tables",
+    "penstock.tabular",
+    "penstock.textual",
     "penstock.timing",
     "penstock.parents",
     "penstock.trial",
