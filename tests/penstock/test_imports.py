@@ -66,6 +66,7 @@ TORCH_FREE = (
     "penstock.events",
     "penstock.evaluation",
     "penstock.evidence",
+    "penstock.fields",
     "penstock.files",
     "penstock.laid",
     "penstock.health",
