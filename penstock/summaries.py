@@ -15,6 +15,19 @@ from penstock.tables import inert
 
 Labels = Sequence[str] | None
 Record = dict[str, Any]
+_TITLES = {
+    "top_5_accuracy": "top-5 accuracy",
+    "exact_match": "rows without a mistake",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "r2": "R²",
+    "unanswered": "samples without an answer",
+}
+
+
+def title(name: str) -> str:
+    """A figure's name as people read it."""
+    return _TITLES.get(name, name.replace("_", " ").replace("f1", "F1"))
 
 
 def label(labels: Labels, number: int) -> str:

@@ -39,7 +39,7 @@ class Case:
 class Cases:
     """Wrong answers, the surest first, and right ones, the least sure first; of so many that there are.
 
-    Of a regression, those that are furthest off, and the nearest.
+    Of a regression, those that are furthest off, and the nearest, of all that there are.
     """
 
     wrong: tuple[Case, ...] = ()
@@ -64,7 +64,8 @@ def choose(
     found = telling(np.asarray(samples.labels), first, labels)
     wrong, right = (_ordered(found, kind) for kind in (False, True))
     made = [tuple(_case(samples, found, row) for row in rows[:most]) for rows in (wrong, right)]
-    return Cases(made[0], made[1], len(wrong), len(right))
+    of = (len(samples), len(samples)) if task == "regression" else (len(wrong), len(right))
+    return Cases(made[0], made[1], *of)
 
 
 @dataclass(frozen=True)

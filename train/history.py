@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.summaries import title
 
 Epoch = Mapping[str, float]
-_PARTS = ("train", "val", "test")
+_PARTS = {"train": "training", "val": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure over the epochs, `(epoch, value)`; epochs without it are left out."""
+    """One figure over the epochs, `(epoch, value)`; epochs without it are left out.
+
+    `style` is the same for training in every chart, and so for validation.
+    """
 
     name: str
+    style: int
     points: tuple[tuple[float, float], ...]
 
 
@@ -91,19 +96,20 @@ def charts(history: Sequence[Epoch]) -> list[Curves]:
     order = sorted(kinds, key=lambda kind: (kind != "loss", kind == "lr"))
     made = []
     for kind in order:
-        curves = tuple(curve for name in kinds[kind] if (curve := _curve(history, name)).points)
-        if curves:
-            title = "learning rate" if kind == "lr" else kind.replace("_", " ")
-            made.append(Curves(title, curves))
+        curves = [_curve(history, name, number) for number, name in enumerate(kinds[kind])]
+        held = tuple(sorted((curve for curve in curves if curve.points), key=lambda curve: curve.style))
+        if held:
+            made.append(Curves("learning rate" if kind == "lr" else title(kind), held))
     return made
 
 
-def _curve(history: Sequence[Epoch], name: str) -> Curve:
+def _curve(history: Sequence[Epoch], name: str, number: int) -> Curve:
     points = tuple(
-        (epoch.get("epoch", number), epoch[name])
-        for number, epoch in enumerate(history, 1)
+        (epoch.get("epoch", place), epoch[name])
+        for place, epoch in enumerate(history, 1)
         if math.isfinite(epoch.get(name, math.nan))
     )
     part, _, _ = name.partition("_")
-    shown = {"train": "training", "val": "validation", "test": "test"}.get(part, name)
-    return Curve(shown, points)
+    if part in _PARTS:
+        return Curve(_PARTS[part], list(_PARTS).index(part), points)
+    return Curve(name, number, points)

@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from penstock.figures import Calibration, Classification, Figures, Regression
 from penstock.files import write_whole, writing
+from penstock.pages.matrix import shortened
 from penstock.summaries import label
 from penstock.train import history
 from penstock.train.cases import Case, Cases
@@ -78,9 +79,9 @@ def curves(epochs: Sequence[Epoch]) -> Figure | None:
 
 
 def _curves(axes: Any, kind: Curves) -> None:
-    for style, one in enumerate(kind.curves):
+    for one in kind.curves:
         x, y = zip(*one.points, strict=True)
-        dash, colour = _DASHES[style % len(_DASHES)], _COLOURS[style % len(_COLOURS)]
+        dash, colour = _DASHES[one.style % len(_DASHES)], _COLOURS[one.style % len(_COLOURS)]
         axes.plot(x, y, dash, color=colour, label=_plain(one.name), marker="o" if len(x) < 30 else None, markersize=3)
     axes.set_title(_plain(kind.title))
     axes.set_xlabel("epoch")
@@ -137,11 +138,11 @@ def reliability(calibration: Calibration) -> Figure:
     upper.set_ylabel("share that is right")
     upper.set_ylim(0, 1.02)
     upper.set_title(f"calibration error {calibration.error:.3f}")
-    upper.legend(loc="upper left")
     lower.bar(middles, calibration.counts, width * 0.94, color=_COLOURS[2])
     lower.set_ylabel("rows")
     lower.set_xlabel("confidence")
     lower.set_xlim(0, 1)
+    figure.legend(loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 
@@ -186,7 +187,7 @@ def pictures(cases: Sequence[Case]) -> Figure | None:
 
 
 def _short(name: str) -> str:
-    return _plain(name if len(name) <= 16 else f"{name[:15]}…")
+    return _plain(shortened(name, 16))
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,7 @@ from penstock import summaries
 from penstock.card import Card
 from penstock.figures import Classification, Figures, Regression
 from penstock.files import write_whole, writing
-from penstock.pages import parts
+from penstock.pages import matrix, parts
 from penstock.pages.document import document
 from penstock.pages.markup import element
 from penstock.pages.parts import Section, Table
@@ -91,10 +91,9 @@ def _curves(history: Sequence[Epoch]) -> list[Section]:
 def _results(figures: Figures, labels: Sequence[str] | None) -> list[Element]:
     content = [parts.listed(report_charts.told(figures))]
     if isinstance(figures, Classification):
-        content += [
-            report_charts.confusion(figures, labels),
-            parts.beside([report_charts.reliability(figures.calibration)]),
-        ]
+        charts = [report_charts.confusion(figures, labels), report_charts.reliability(figures.calibration)]
+        many = len(figures.confusion) > matrix.FEW
+        content += [charts[0], parts.beside(charts[1:])] if many else [parts.beside(charts)]
     elif isinstance(figures, Regression):
         content.append(parts.beside(report_charts.predictions(figures, labels)))
     records = summaries.per_class(figures, labels)

@@ -19,23 +19,14 @@ from penstock.train.history import Curve, Curves, Epoch
 
 # With more points than that a line goes without marks, and a cloud is thinned out.
 _MARKED, _MOST_POINTS, _MOST_CONFUSED, _MOST_OUTPUTS = 40, 1500, 50, 4
-_TITLES = {
-    "top_5_accuracy": "top-5 accuracy",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "r2": "R²",
-    "exact_match": "rows without a mistake",
-    "unanswered": "samples without an answer",
-}
+_FEW_ROWS = 10
 
 
 def told(figures: Figures) -> dict[str, str]:
     """The figures of all classes together, as people read them."""
     found = summaries.overall(figures)
     return {
-        _TITLES.get(name, name.replace("_", " ").replace("f1", "F1")): f"{value:,}"
-        if isinstance(value, int)
-        else shown(value)
+        summaries.title(name): f"{value:,}" if isinstance(value, int) else shown(value)
         for name, value in found.items()
         if value is not None
     }
@@ -47,7 +38,7 @@ def curves(epochs: Sequence[Epoch]) -> list[Element]:
 
 
 def _curves(key: str, kind: Curves) -> Element:
-    made = [_series(style, one) for style, one in enumerate(kind.curves)]
+    made = [_series(one) for one in kind.curves]
     values = [point.y for one in made for point in one.points]
     x = _epochs([point.x for one in made for point in one.points])
     y = scales.logarithmic(kind.title, values) if kind.log else scales.linear(kind.title, values, zero=False)
@@ -69,10 +60,10 @@ def _epochs(values: Sequence[float]) -> Scale:
     return Scale("epoch", low, high, False, tuple(tick for tick in wide.ticks if low <= tick[0] <= high))
 
 
-def _series(style: int, one: Curve) -> Series:
+def _series(one: Curve) -> Series:
     marked = len(one.points) <= _MARKED
     points = tuple(Point(x, y, f"epoch {x:.0f}: {shown(y)}", marked=marked) for x, y in one.points)
-    return Series(one.name, style, points)
+    return Series(one.name, one.style, points)
 
 
 def _by_epoch(curves: Sequence[Curve]) -> list[tuple[float, list[str]]]:
@@ -103,8 +94,7 @@ def confusion(figures: Classification, labels: Sequence[str] | None) -> Element:
     else:
         rows = [[name, *map(str, row)] for name, row in zip(names, figures.confusion.tolist(), strict=True)]
         behind = Table("Answers by class", ["class", *names], rows)
-    made = figure("confusion", "Confusion matrix", chart, says, behind)
-    return made if len(names) > matrix.FEW else parts.beside([made])
+    return figure("confusion", "Confusion matrix", chart, says, behind)
 
 
 def reliability(calibration: Calibration) -> Element:
@@ -120,7 +110,7 @@ def reliability(calibration: Calibration) -> Element:
     made = [ideal, Series("the answers", 0, points)]
     x, y = (scales.linear(name, (0.0, 1.0)) for name in ("confidence", "share that is right"))
     says = (
-        f"Answers by how sure they are, in {len(calibration.counts)} bins. Under the diagonal they are surer than they "
+        f"Answers by how sure they are, in {len(calibration.counts)} bins; hollow ones hold under {_FEW_ROWS} rows. Under the diagonal they are surer than they "
         f"are right. The expected calibration error is {shown(calibration.error)}."
     )
     chart = charts.plot("reliability", "Reliability", says, made, x, y)

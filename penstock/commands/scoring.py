@@ -17,18 +17,6 @@ from penstock.files import see_writable, write_whole, writing
 from penstock.screen import Screen
 
 _WIDE, _CONFUSED = 120, 5
-_NAMES = {
-    "accuracy": "accuracy",
-    "top_5_accuracy": "top-5 accuracy",
-    "macro_f1": "macro F1",
-    "weighted_f1": "weighted F1",
-    "micro_f1": "micro F1",
-    "calibration_error": "calibration error",
-    "exact_match": "rows without a mistake",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "r2": "R²",
-}
 _SHARES = ("accuracy", "top_5_accuracy", "exact_match", "calibration_error")
 
 
@@ -48,9 +36,10 @@ def show(figures: Figures, labels: Sequence[str] | None, per_class: bool) -> Non
     """Print the figures of all classes together, what is most often confused and, if wanted, those of each class."""
     console = Screen(_WIDE)
     found = summaries.overall(figures)
-    lines = [(name, _shown(key, found[key])) for key, name in _NAMES.items() if found.get(key) is not None]
-    if found["unanswered"]:
-        lines.append(("without an answer", f"{found['unanswered']} of {found['samples']}: the outputs are no numbers"))
+    lost, samples = found.pop("unanswered"), found.pop("samples")
+    lines = [(summaries.title(name), _shown(name, value)) for name, value in found.items() if value is not None]
+    if lost:
+        lines.append(("without an answer", f"{lost} of {samples}: the outputs are no numbers"))
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         say(f"  {name:<{width}}  {value}")
@@ -63,8 +52,8 @@ def show(figures: Figures, labels: Sequence[str] | None, per_class: bool) -> Non
         console.print(_table(summaries.per_class(figures, labels)))
 
 
-def _shown(key: str, value: float | int | None) -> str:
-    return f"{value:.2%}" if key in _SHARES and value is not None else summaries.shown(value)
+def _shown(name: str, value: float) -> str:
+    return f"{value:.2%}" if name in _SHARES else summaries.shown(value)
 
 
 def _table(records: Sequence[dict[str, Any]]) -> Table:

@@ -34,7 +34,7 @@ def matrix(key: str, title: str, description: str, counts: NDArray[np.int64], na
     """
     many = len(names) > FEW
     cell = _SMALL if many else _CELL
-    gutter = 14 + _LETTER * max(len(_short(name)) for name in names)
+    gutter = 14 + _LETTER * max(len(shortened(name)) for name in names)
     side = cell * len(names)
     svg = element(
         "svg",
@@ -55,8 +55,10 @@ def matrix(key: str, title: str, description: str, counts: NDArray[np.int64], na
     return svg
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}…"
+def shortened(name: str, most: int = _MOST_LETTERS) -> str:
+    """A name whose middle is left out where it is long: classes are often told apart by how they end."""
+    ends = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - ends]}…{name[-ends:]}"
 
 
 def _frame(gutter: float, cell: float, classes: int) -> Element:
@@ -75,8 +77,8 @@ def _names(gutter: float, cell: float, names: Sequence[str], many: bool) -> Elem
     for place in range(0, len(names), math.ceil(13 / cell) if not many else 5):
         at, below = (place + 0.5) * cell, 24 + len(names) * cell + 6
         across = gutter + at + 4
-        add(words, element("text", _short(names[place]), x=gutter - 5, y=24 + at + 4, text_anchor="end"))
-        turned = element("text", _short(names[place]), text_anchor="end")
+        add(words, element("text", shortened(names[place]), x=gutter - 5, y=24 + at + 4, text_anchor="end"))
+        turned = element("text", shortened(names[place]), text_anchor="end")
         turned.set("transform", f"translate({across:.1f} {below:.1f}) rotate(-90)")
         add(words, turned)
     return words
