@@ -11,7 +11,7 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import data, exporting, inspecting, keys, measuring, server, serving, training
+from penstock.commands import data, exporting, inspecting, keys, measuring, predicting, server, serving, training
 from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
@@ -108,7 +108,7 @@ app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
 app.command()(server.serve)
 app.add_typer(keys.app, name="keys")
-app.command()(serving.predict)
+app.command()(predicting.predict)
 app.command()(measuring.bench)
 app.command()(serving.health)
 app.command()(serving.check)

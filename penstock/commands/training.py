@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.commands import checkpoints
+from penstock.commands import checkpoints, scoring
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.errors import PenstockError, printable
@@ -123,6 +123,13 @@ def evaluate(
             "for each class, or a .csv of texts or table rows with a column `label`."
         ),
     ] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Show the figures of each class, too.")] = False,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all figures, the confusion matrix among them, as JSON.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures of each class to this table.")
+    ] = None,
     model: checkpoints.ModelOption = None,
     model_args: checkpoints.ModelArgsOption = None,
     input: checkpoints.InputOption = None,
@@ -133,29 +140,30 @@ def evaluate(
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
 
-    Example: `penstock eval models/digits-onnx-int8`
-    """
-    from penstock import artifact, datasets, evaluation
+    Accuracy, F1 and calibration error of a classifier; mean errors and R² of a regression.
 
-    if path.is_dir() and not (path / "config.json").is_file():
-        found = artifact.read(path)
-        about: Any = found.receipt
-        runner: Any = found.load()
-    else:
-        checkpoint = import_stage("penstock.checkpoint", "train")
+    Examples: `penstock eval models/digits-onnx-int8` ·
+    `penstock eval runs/digits/best.pth --per-class --json figures.json` · `penstock eval best.pth --data photos/`
+    """
+    from penstock import datasets, evaluation, summaries
+
+    scoring.see(json, csv)
+    overridden = None
+    if not checkpoints.is_artifact(path):
         choice = checkpoints.choice(ema, key, prefix, None)
-        override = checkpoints.override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
-        loaded = checkpoint.load(path, override, say)
-        about = loaded.card
-        runner = import_stage("penstock.runtimes.torch", "train").TorchRunner(loaded.adapted(), about.signature)
+        overridden = checkpoints.override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
+    about, runner = checkpoints.opened(path, overridden)
     given = None
     if data is not None:
         given = datasets.read(data, about.preprocess, about.labels, task=about.task, dataset=about.dataset)
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:
-        score = evaluation.evaluate(runner, rows, about.signature)
-    say(f"{path}: {_percent(score)}")
+        first = evaluation.first_output(runner, rows, about.signature)
+    figures = evaluation.figures(first, rows, about.task)
+    say(f"{path}: {summaries.headline(figures)}")
+    scoring.show(figures, about.labels, per_class)
+    scoring.write(figures, about.labels, json, csv)
 
 
 def _percent(score: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree.ElementTree import Element
 
-from penstock.bench.markup import add, element
+from penstock.pages.markup import add, element
 
 COLOURS = 8
 # On parts of a bar: how far apart, and how far they lean; the last is one stroke along it.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from penstock.bench import charts, scales
-from penstock.bench.charts import Bar, Point, Series
+from penstock.pages import charts, scales
+from penstock.pages.charts import Bar, Point, Series
 
 
 def drawn(*points: Point) -> list[tuple[str, float, float]]:

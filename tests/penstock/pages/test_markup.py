@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.markup import add, element, html
+from penstock.pages.markup import add, element, html
 
 
 class Heard(HTMLParser):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from penstock.bench.marks import colour, dash, mark, part
-from penstock.bench.markup import add, element
-from penstock.bench.scales import Scale
+from penstock.pages.marks import colour, dash, mark, part
+from penstock.pages.markup import add, element
+from penstock.pages.scales import Scale
 
 _WIDTH, _HEIGHT = 360, 256
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 26, 40

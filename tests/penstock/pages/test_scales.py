@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench import scales
+from penstock.pages import scales
 
 POSITIVE = st.lists(st.floats(1e-9, 1e12), min_size=1, max_size=20)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element
 
-from penstock.bench import facts, marks
-from penstock.bench.charts import Series
-from penstock.bench.markup import element
+from penstock.pages import marks
+from penstock.pages.charts import Series
+from penstock.pages.markup import element
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def listed(found: Mapping[str, str]) -> Element:
     """Names and what they are."""
     items = []
     for name, value in found.items():
-        items += [element("dt", facts.label(name)), element("dd", value)]
+        items += [element("dt", name), element("dd", value)]
     return element("dl", *items)
 
 
