@@ -58,7 +58,8 @@ def _writer(trainer: Any) -> SummaryWriter | None:
         return None
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
-            return logger.experiment
+            found: SummaryWriter = logger.experiment
+            return found
     return None
 
 

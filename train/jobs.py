@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from penstock import architecture, checkpoint, data, preprocessing, probe, tabular, textual
+from penstock import architecture, checkpoint, data, probe, tabular, textual
 from penstock.architecture import LIBRARIES, Architecture
 from penstock.card import Card
 from penstock.data.samples import Samples
@@ -18,17 +18,22 @@ from penstock.data.specs import Part
 from penstock.errors import PenstockError
 from penstock.preprocessing import Preprocess
 from penstock.signature import Signature, Tensor
+from penstock.tabular import TablePreprocess
+from penstock.textual import TextPreprocess
 from penstock.train import pretrained
+from penstock.train.facts import Facts
+from penstock.train.pretrained import Start
 from penstock.train.recipe import Recipe, Table, Text
 
-log = logging.getLogger(__name__)
+_RESCALED = "penstock.train.nets:Rescaled"
 
 
 @dataclass(frozen=True)
 class Job:
     """A recipe with all that it names.
 
-    `scale` are mean and standard deviation of a regression's targets, float32 `[outputs]` each.
+    `start` is what a file of weights gave; `scale` are mean and standard deviation of a regression's targets, float32
+    `[outputs]` each.
     """
 
     recipe: Recipe
@@ -36,11 +41,16 @@ class Job:
     preprocess: Preprocess | None
     net: nn.Module
     card: Card
+    start: Start | None = None
     scale: tuple[Any, Any] | None = None
 
 
-def prepare(recipe: Recipe) -> Job:
+def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     """Read the data, see what is to be known of it, and build the network.
+
+    Args:
+        recipe: what is trained.
+        facts: what was found when the run began, for the card.
 
     Raises:
         PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
@@ -48,13 +58,15 @@ def prepare(recipe: Recipe) -> Job:
     parts = data.load(recipe.dataset)
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
-    model = _filled(recipe, parts, preprocess, scale)
+    model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
+    if scale is not None:
+        mean, std = (values.tolist() for values in scale)
+        model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
     net = architecture.build(model, recipe.seed).train()
-    if recipe.weights is not None:
-        pretrained.load(net, recipe.weights)
-    card = _card(recipe, model, parts, preprocess)
+    start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
+    card = _card(recipe, model, parts, preprocess, facts)
     _check_outputs(card, parts)
-    return Job(recipe, parts, preprocess, net, card, scale)
+    return Job(recipe, parts, preprocess, net, card, start, scale)
 
 
 def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
@@ -63,10 +75,20 @@ def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
     if isinstance(wanted, Text):
         if wanted.tokenizer == "words":
             return textual.fit(train.items, wanted.size, wanted.least, wanted.length)
-        return textual.from_folder(wanted.tokenizer, wanted.length)
+        found = textual.from_folder(Path(wanted.tokenizer), wanted.length)
+        # A network that looks for padding by itself is not told of it.
+        return found if _takes(recipe.model.target, "mask") else found.model_copy(update={"mask": None})
     if isinstance(wanted, Table):
-        return tabular.fit(train.items, wanted.input, wanted.categories, wanted.most_categories)
+        names = list(train.items[0])
+        return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
     return wanted
+
+
+def _takes(target: str, name: str) -> bool:
+    """Whether a network has an input of that name."""
+    if target.partition(":")[0] in LIBRARIES:
+        return True
+    return name in inspect.signature(architecture.find(target).forward).parameters
 
 
 def _scale(train: Samples) -> tuple[Any, Any]:
@@ -81,30 +103,33 @@ def _outputs(recipe: Recipe, train: Samples) -> int:
     return 1 if train.labels.ndim == 1 else int(train.labels.shape[1])
 
 
-def _filled(
-    recipe: Recipe, parts: dict[Part, Samples], preprocess: Preprocess | None, scale: tuple[Any, Any] | None
-) -> Architecture:
+def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Architecture:
     """The recipe's network with the arguments that its data tells, where the recipe leaves them out."""
     target, given = recipe.model.target, dict(recipe.model.kwargs)
-    outputs = _outputs(recipe, parts["train"])
     told: dict[str, Any] = {"classes": outputs, "num_classes": outputs}
-    if isinstance(preprocess, textual.TextPreprocess):
+    if isinstance(preprocess, TextPreprocess):
         told["tokens"] = preprocess.tokens
-    if isinstance(preprocess, tabular.TablePreprocess):
+    if isinstance(preprocess, TablePreprocess):
         told["features"] = preprocess.features
-    if scale is not None:
-        told["outputs_mean"], told["outputs_std"] = (values.tolist() for values in scale)
     if target.partition(":")[0] in LIBRARIES:
         taken = {"num_classes"}
     else:
         taken = set(inspect.signature(architecture.find(target)).parameters)
+    if "config" in taken and "config" not in given and recipe.weights is not None and Path(recipe.weights).is_dir():
+        told["config"] = pretrained.from_folder(Path(recipe.weights)).kwargs["config"]
     given.update({name: value for name, value in told.items() if name in taken and name not in given})
     return Architecture(target=target, kwargs=given)
 
 
-def _card(recipe: Recipe, model: Architecture, parts: dict[Part, Samples], preprocess: Preprocess | None) -> Card:
+def _card(
+    recipe: Recipe,
+    model: Architecture,
+    parts: dict[Part, Samples],
+    preprocess: Preprocess | None,
+    facts: Facts | None,
+) -> Card:
     """The card of the checkpoints that a job leaves."""
-    inputs = _arrays(parts["train"]) if preprocess is None else preprocessing.tensors(preprocess)
+    inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
     signature, _ = probe.complete(architecture.build(model), bare)
     name = "values" if recipe.task == "regression" else "logits"
@@ -122,6 +147,8 @@ def _card(recipe: Recipe, model: Architecture, parts: dict[Part, Samples], prepr
         task=recipe.task,
         dataset=recipe.dataset,
         versions=checkpoint.versions(),
+        recipe=recipe.model_dump(mode="json"),
+        facts=None if facts is None else facts.model_dump(mode="json"),
     )
 
 

@@ -19,6 +19,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.files import write_whole
 from penstock.train.learner import Learner
+from penstock.train.optim import FALLING
 from penstock.train.recipe import Recipe
 
 SCHEMA = 1
@@ -57,15 +58,23 @@ class Keeper(Callback):  # type: ignore[misc]
         figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
         state, watched = self.state, pl_module.monitor
         if watched not in figures:
-            raise PenstockError(f"recipe {self.recipe.name}: keep.monitor is {watched!r}; there are {', '.join(figures)}")
+            raise PenstockError(
+                f"recipe {self.recipe.name}: keep.monitor is {watched!r}; there are {', '.join(figures)}"
+            )
         if pl_module.plateau is not None:
             pl_module.plateau.step(figures[watched])
         state.epoch = trainer.current_epoch + 1
         rate = float(trainer.optimizers[0].param_groups[0]["lr"])
-        state.history.append({**figures, "epoch": state.epoch, "lr": rate, "seconds": time.perf_counter() - self._began})
+        state.history.append(
+            {**figures, "epoch": state.epoch, "lr": rate, "seconds": time.perf_counter() - self._began}
+        )
         value = _rank(watched, figures)
-        is_best = state.best is None or value > state.best or (
-            value == state.best and _loss(state.history[-1]) < min(map(_loss, state.history[:-1]), default=math.inf)
+        is_best = (
+            state.best is None
+            or value > state.best
+            or (
+                value == state.best and _loss(state.history[-1]) < min(map(_loss, state.history[:-1]), default=math.inf)
+            )
         )
         state.stale = 0 if is_best else state.stale + 1
         state.best = value if is_best else state.best
@@ -92,7 +101,7 @@ class Keeper(Callback):  # type: ignore[misc]
 
 def _rank(name: str, figures: dict[str, float]) -> float:
     """A figure so turned that more is better."""
-    return -figures[name] if name.rpartition("_")[2] in ("loss", "mae", "rmse") else figures[name]
+    return -figures[name] if name.endswith(FALLING) else figures[name]
 
 
 def _loss(figures: dict[str, float]) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
-from penstock.train import augment, ema, losses, optim
+from penstock.train import augment, checkpointing, device, ema, losses, optim
 from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
 
@@ -36,13 +36,18 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self.net, self.recipe, self._folder = job.net, recipe, folder
         self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
         self._normalize = None if self._image is None else Normalize(self._image)
-        self._augment = augment.Augmenter(recipe.augment, recipe.task) if self._image is not None else None
+        classes = int(job.card.signature.outputs[0].shape[-1])
+        self._augment = None if self._image is None else augment.Augmenter(recipe.augment, classes)
         self._loss = losses.build(recipe.loss, recipe.task, _counts(job))
         self._scale = None if job.scale is None else nn.ParameterList()
         for values in () if job.scale is None else job.scale:
             assert self._scale is not None
             self._scale.append(nn.Parameter(torch.from_numpy(values), requires_grad=False))
         self.averaged = ema.Averaged(self.net, recipe.keep.ema) if recipe.keep.ema else None
+        optim.freeze(self.net, recipe.optim.freeze)
+        device.laid_out(self.net, recipe.machine)
+        if recipe.machine.checkpointing:
+            checkpointing.checkpointed(self.net)
         self._call: Any = torch.compile(self.net) if recipe.machine.compile else self.net
         self._sums: dict[str, Tensor] = {}
         self.confusion: Tensor | None = None
@@ -52,16 +57,17 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     def on_train_epoch_start(self) -> None:
         # By its number alone, so that an epoch draws the same whether the run was interrupted before it or not.
         seeds = np.random.SeedSequence((self.recipe.seed, self.current_epoch, self.global_rank))
-        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0]))
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        optim.settle(self.net, self.recipe.optim.freeze)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, targets = self.ready(batch, learning=True)
-        loss = self._loss(*self._scaled(self._call(*inputs.values()), targets))
+        loss: Tensor = self._loss(*self._scaled(self._call(*inputs.values()), targets))
         self._see_finite(loss, batch)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets))
         wanted = self.recipe.optim
         if wanted.l1 or wanted.l2:
-            loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2)
+            loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2).to(loss.device)
         return loss
 
     def on_before_zero_grad(self, optimizer: Any) -> None:
@@ -104,7 +110,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             self.plateau = optim.plateau(optimizer, schedule, self.monitor)
             return optimizer
         steps = int(self.trainer.estimated_stepping_batches)
-        rates = optim.scheduler(optimizer, schedule, wanted, steps, max(1, steps // self.recipe.epochs))
+        each = max(1, steps // self.recipe.epochs)
+        rates = optim.scheduler(optimizer, schedule, wanted, steps, each, self.monitor)
         return {"optimizer": optimizer, "lr_scheduler": rates}
 
     @property
@@ -128,7 +135,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             images = self._augment.pixels(images)
         images = self._normalize(images)
         if learning and self._augment is not None:
-            images, targets = self._augment.mixed(images, targets, self.net)
+            images, targets = self._augment.mixed(images, targets)
         if self.recipe.machine.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return {self._image.input: images}, targets
@@ -149,7 +156,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "bad_batch.npz"
         inputs, targets = seen[1]
-        np.savez(path, **{name: held.cpu().numpy() for name, held in inputs.items()}, labels=targets.cpu().numpy())
+        arrays: dict[str, Any] = {name: held.cpu().numpy() for name, held in inputs.items()}
+        np.savez(path, **arrays, labels=targets.cpu().numpy())
         raise PenstockError(
             f"recipe {self.recipe.name}: the loss is {float(seen[0])} in epoch {self.current_epoch + 1}; the batch is "
             f"kept as {path}; a smaller optim.lr, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
@@ -168,7 +176,10 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
 
 class Normalize(nn.Module):
-    """Pixels to numbers as `ImagePreprocess.normalize` makes them, to the bit: uint8 `[n, h, w, c]` -> `[n, c, h, w]`."""
+    """Pixels uint8 `[n, h, w, c]` to numbers `[n, c, h, w]`, as `ImagePreprocess.normalize` makes them to the bit."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, preprocess: ImagePreprocess) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.preprocessing import Preprocess
-from penstock.train.recipe import Loader
+from penstock.train import augment, features
+from penstock.train.recipe import Augment, Loader
 
+_UNCHANGED = Augment()
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -46,9 +48,13 @@ class Order(Sampler[list[int]]):
     ) -> None:
         self._count, self._batch, self._seed, self._weights = count, batch, seed, weights
         self._rank, self._ranks, self._epoch = rank, ranks, 0
+        self.told: list[Callable[[int], object]] = []
 
     def set_epoch(self, epoch: int) -> None:
+        """Told by Lightning before each epoch."""
         self._epoch = epoch
+        for told in self.told:
+            told(epoch)
 
     def __len__(self) -> int:
         return -(-self._mine // self._batch)
@@ -110,18 +116,27 @@ def pixels(preprocess: ImagePreprocess) -> ImagePreprocess:
     return preprocess.model_copy(update={"dtype": "uint8"})
 
 
-def dataset(samples: Samples, preprocess: Preprocess | None) -> Dataset[Batch]:
-    """The samples of a part, by lists of indices: pictures as pixels, all else as the model takes it."""
+def dataset(
+    samples: Samples, preprocess: Preprocess | None, changes: Augment = _UNCHANGED, seed: int = 0
+) -> Dataset[Batch]:
+    """The samples of a part, by lists of indices: pictures as pixels, all else as the model takes it.
+
+    Args:
+        samples: of the part.
+        preprocess: what becomes of one.
+        changes: what is to be changed at random of each picture as it is read.
+        seed: of those changes.
+    """
     if isinstance(preprocess, ImagePreprocess):
+        if augment.by_picture(changes):
+            return augment.Changed(samples, preprocess, changes, seed)
         if isinstance(samples.items[0], bytes):
             return Pictures(samples, preprocess)
         return Held(datasets.rows(samples, pixels(preprocess)))
-    return Held(datasets.rows(samples, preprocess))
+    return Held(features.rows(samples, preprocess))
 
 
-def loader(
-    read: Dataset[Batch], order: Order, how: Loader, *, on_gpu: bool, seed: int
-) -> DataLoader[Batch]:
+def loader(read: Dataset[Batch], order: Order, how: Loader, *, on_gpu: bool, seed: int) -> DataLoader[Batch]:
     """Batches of a data set in an order."""
     return DataLoader(
         read,

@@ -7,27 +7,30 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
-from torch.utils.data import DataLoader
 
 from penstock import checkpoint, datasets, evaluation
+from penstock.card import Card
+from penstock.data.facts import summary
 from penstock.data.specs import Part
-from penstock.evaluation import Score
+from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import device, jobs, keeper, loaders, trackers
+from penstock.train import augment, cases, device, facts, jobs, keeper, loaders, report, trackers
 from penstock.train.board import Board
+from penstock.train.device import Ahead
+from penstock.train.facts import Facts
 from penstock.train.jobs import Job
 from penstock.train.keeper import Keeper, State
 from penstock.train.learner import Learner
-from penstock.train.loaders import Batch, Order
+from penstock.train.loaders import Order
 from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
 
@@ -37,15 +40,16 @@ _PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run left, and its score on the held-out test part; None where another rank has it."""
+    """What a run left, and how the best checkpoint does on the held-out test part; None where another rank tells it."""
 
     best: Path
     last: Path
     logs: Path
-    score: Score | None
-    seconds: float
+    card: Card
     history: list[dict[str, float]]
-    card: Any
+    seconds: float
+    figures: Figures | None = None
+    report: Path | None = None
 
 
 def train(
@@ -54,42 +58,57 @@ def train(
     *,
     progress: bool = True,
     resume: bool = False,
+    found: Facts | None = None,
     callbacks: Sequence[Callback] = (),
+    say: Callable[[str], object] = lambda _: None,
 ) -> Trained:
-    """Train as `recipe` says, and leave best.pth, last.pth, what it takes to go on, and logs/ in `folder`.
+    """Train as `recipe` says, and leave best.pth, last.pth, what it takes to go on, a report and logs/ in `folder`.
 
     Args:
         recipe: what to train.
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
         resume: go on with the run in the folder after its last whole epoch: the same as if it had never ended.
+        found: what was found when the run began, for its checkpoints; None looks for it.
         callbacks: of Lightning's, beside those of the loop.
+        say: told in lines what the data and the starting weights are.
 
     Raises:
         PenstockError: the recipe, its data and its network do not fit, or the loss is no number.
     """
+    device.resolve(recipe.machine)
     state = keeper.read(folder, recipe) if resume else State()
-    job = jobs.prepare(recipe)
-    device.prepare(recipe.machine)
+    job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
+    say(summary(job.parts))
+    if job.start is not None:
+        say(f"{recipe.weights}: {job.start}")
     logs = folder / "logs"
-    with writing("--output", folder, "checkpoints written before are whole"):
-        samples = (_taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN))
-        keeping = Keeper(folder, job.card, *samples, recipe, state)
-        trainer = _trainer(recipe, logs, [Pace(), keeping, *([Board()] if recipe.track.tensorboard else []), *callbacks], progress)
+    with writing("--output", folder, "checkpoints written before are whole"), device.prepared(recipe.machine):
+        keeping = Keeper(
+            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state
+        )
+        watching = [Board()] if recipe.track.tensorboard else []
+        trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
         seconds = _fit(job, trainer, folder)
-    if not trainer.is_global_zero:
-        return Trained(folder / "best.pth", folder / "last.pth", logs, None, seconds, state.history, job.card)
-    best = checkpoint.load(folder / "best.pth")
-    rows = datasets.rows(job.parts["test"], job.preprocess)
-    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), rows, best.card.signature)
-    return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds, state.history, best.card)
+        ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
+        return _scored(job, ended) if trainer.is_global_zero else ended
+
+
+def _scored(job: Job, ended: Trained) -> Trained:
+    """Try the best checkpoint on the test part, and report the run."""
+    best, samples = checkpoint.load(ended.best), job.parts["test"]
+    rows = datasets.rows(samples, job.preprocess)
+    first = evaluation.first_output(TorchRunner(best.module, best.card.signature), rows, best.card.signature)
+    figures = evaluation.figures(first, rows, best.card.task)
+    telling = cases.choose(samples, first, best.card.task, best.card.labels)
+    told = {"seconds": f"{ended.seconds:.1f}", "epochs": str(len(ended.history))}
+    page = report.write(ended.best.parent, ended.history, figures, telling, best.card, told)
+    return replace(ended, card=best.card, figures=figures, report=page)
 
 
 def _taken(job: Job, part: Part, count: int) -> datasets.Rows:
     """The first rows of a part, as a checkpoint carries them."""
-    samples = job.parts[part]
-    few = samples.first(count)
-    return datasets.rows(few, job.preprocess)
+    return datasets.rows(job.parts[part].first(count), job.preprocess)
 
 
 class _Data(lightning.LightningDataModule):  # type: ignore[misc]
@@ -99,27 +118,31 @@ class _Data(lightning.LightningDataModule):  # type: ignore[misc]
         super().__init__()
         self._job = job
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        how, samples = self._job.recipe.loader, self._job.parts["train"]
-        weights = loaders.weights(samples.labels) if how.weighted else None
-        return self._loader("train", Order(len(samples), *self._few(), weights, *self._ranks()))
+    def train_dataloader(self) -> Any:
+        recipe, samples = self._job.recipe, self._job.parts["train"]
+        read = loaders.dataset(samples, self._job.preprocess, recipe.augment, recipe.seed)
+        weights = loaders.weights(samples.labels) if recipe.loader.weighted else None
+        order = Order(len(samples), recipe.batch_size, recipe.seed, weights, *self._rank())
+        if isinstance(read, augment.Changed):
+            order.told.append(read.set_epoch)
+        return self._loaded(read, order)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
-        return self._loader("val", Order(len(self._job.parts["val"]), self._few()[0], None, None, *self._ranks()))
+    def val_dataloader(self) -> Any:
+        samples, recipe = self._job.parts["val"], self._job.recipe
+        order = Order(len(samples), recipe.batch_size, None, None, *self._rank())
+        return self._loaded(loaders.dataset(samples, self._job.preprocess), order)
 
-    def _few(self) -> tuple[int, int]:
-        return self._job.recipe.batch_size, self._job.recipe.seed
-
-    def _ranks(self) -> tuple[int, int]:
+    def _rank(self) -> tuple[int, int]:
         assert self.trainer is not None
         return self.trainer.global_rank, self.trainer.world_size
 
-    def _loader(self, part: Part, order: Order) -> DataLoader[Batch]:
-        job = self._job
-        read = loaders.dataset(job.parts[part], job.preprocess)
+    def _loaded(self, read: Any, order: Order) -> Any:
+        recipe = self._job.recipe
         assert self.trainer is not None
-        on_gpu = self.trainer.strategy.root_device.type == "cuda"
-        return loaders.loader(read, order, job.recipe.loader, on_gpu=on_gpu, seed=job.recipe.seed)
+        root = self.trainer.strategy.root_device
+        on_gpu = root.type == "cuda"
+        batches = loaders.loader(read, order, recipe.loader, on_gpu=on_gpu, seed=recipe.seed)
+        return Ahead(batches, root) if on_gpu else batches
 
 
 def _fit(job: Job, trainer: Any, folder: Path) -> float:
@@ -181,7 +204,6 @@ def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress
         strategy="auto",
         sync_batchnorm=machine.sync_batchnorm,
         use_distributed_sampler=False,  # loaders.Order knows of ranks
-        deterministic=machine.deterministic,
         accumulate_grad_batches=recipe.optim.accumulate,
         gradient_clip_val=clip,
         logger=trackers.loggers(recipe, logs),

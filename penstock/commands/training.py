@@ -36,6 +36,9 @@ def train(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the model and its run, instead of the recipe's.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in OUTPUT/NAME after its last whole epoch.")
+    ] = False,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
     list_: Annotated[bool, typer.Option("--list", help="Name the shipped recipes, and end.")] = False,
     show: Annotated[
@@ -72,12 +75,17 @@ def train(
     if drawn:
         say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
-    trained = loop.train(job, folder, progress=progress and sys.stderr.isatty(), facts=found)
+    shown = progress and sys.stderr.isatty()
+    trained = loop.train(job, folder, progress=shown, resume=resume, found=found, say=say)
+    if trained.figures is None:
+        return  # the first rank tells it
+    from penstock import summaries
+
     say(
-        f"trained {job.name} for {job.epochs} epochs in {trained.seconds:.1f} s: "
-        f"{_percent(trained.score)} on the held-out test part"
+        f"trained {job.name} for {len(trained.history)} epochs in {trained.seconds:.1f} s: "
+        f"{summaries.headline(trained.figures)} on the held-out test part"
     )
-    say(f"best {trained.best}   last {trained.last}   logs {trained.logs}")
+    say(f"best {trained.best}   last {trained.last}   report {trained.report}   logs {trained.logs}")
 
 
 def _list_recipes() -> None:
@@ -164,7 +172,3 @@ def evaluate(
     say(f"{path}: {summaries.headline(figures)}")
     scoring.show(figures, about.labels, per_class)
     scoring.write(figures, about.labels, json, csv)
-
-
-def _percent(score: Any) -> str:
-    return f"{score.accuracy:.2%} correct ({score.correct} of {score.samples})"

@@ -37,9 +37,7 @@ class Samples:
         items, places = self.items, self.places
         few = range(min(count, len(self)))
         held = items[:count] if isinstance(items, np.ndarray) else [items[index] for index in few]
-        return replace(
-            self, items=held, labels=self.labels[:count], places=places and [places[index] for index in few]
-        )
+        return replace(self, items=held, labels=self.labels[:count], places=places and [places[index] for index in few])
 
     def place(self, index: int) -> str:
         """Where an item came from, in words."""

@@ -104,7 +104,17 @@ def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Pat
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "train", "digits", "--output", "runs", "--set", "model.kwargs.widths=[8]"]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "train",
+        "digits",
+        "--output",
+        "runs",
+        "--set",
+        "model.kwargs.widths=[8]",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([*command, "--epochs", "30"], cwd=tmp_path, env=environment) as process:
         state, give_up = tmp_path / "runs" / "digits" / keeper.STATE, time.monotonic() + 60
