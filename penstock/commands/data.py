@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -43,9 +43,9 @@ def pack(
             metavar="FILE.lst", help="Pack what MXNet's list names in DIR: key, labels, path, with tabs between."
         ),
     ] = None,
-    unreadable: Annotated[
-        Literal["fail", "skip"], typer.Option(help="A picture that cannot be read ends it, or is left out.")
-    ] = "fail",
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out pictures that cannot be read; else one ends it.")
+    ] = False,
 ) -> None:
     """Pack pictures into OUT.rec, OUT.idx and OUT.classes.txt, whole or not at all.
 
@@ -65,7 +65,7 @@ def pack(
     if shuffle is not None:
         pictures = packing.shuffled(pictures, shuffle)
     with files.writing("OUT.rec", output, "nothing was written"):
-        packed = packing.pack(pictures, output, classes, packing.Recoding(size, quality), unreadable)
+        packed = packing.pack(pictures, output, classes, packing.Recoding(size, quality), skip_unreadable)
     for reason in packed.left_out:
         say(f"left out: {reason}")
     told = f" of {len(classes)} classes" if classes else ""

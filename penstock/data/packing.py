@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -185,7 +185,7 @@ def pack(
     output: Path,
     classes: Sequence[str] = (),
     recoding: Recoding | None = None,
-    unreadable: Literal["fail", "skip"] = "fail",
+    skip_unreadable: bool = False,
 ) -> Packed:
     """Write pictures as a .rec file, its index and, beside them, the names of the classes; all or none of them.
 
@@ -196,7 +196,7 @@ def pack(
         output: the .rec file.
         classes: names in the order of their numbers; without any, names that are there are taken away.
         recoding: None leaves the pictures' bytes as they are.
-        unreadable: skip leaves out a picture that cannot be read.
+        skip_unreadable: a picture that cannot be read is left out; else it ends this.
 
     Raises:
         PenstockError: a picture cannot be read or is too large, two have the same key, or none is left.
@@ -209,8 +209,8 @@ def pack(
         with Writer(output) as writer, bar("packing pictures", len(pictures)) as advance:
             for entry, read in zip(pictures, ahead(_reader(recoding or Recoding()), pictures), strict=True):
                 if isinstance(read, BadImage):
-                    if unreadable == "fail":
-                        raise PenstockError(f"{read}; --unreadable skip leaves such pictures out")
+                    if not skip_unreadable:
+                        raise PenstockError(f"{read}; --skip-unreadable leaves such pictures out")
                     left_out.append(str(read))
                 else:
                     label = entry.labels[0] if len(entry.labels) == 1 else entry.labels

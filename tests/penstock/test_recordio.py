@@ -24,7 +24,8 @@ from penstock.recordio import Reader, Writer, index_path, read_index, records, s
 from penstock.recordparts import LONGEST, MAGIC, BadRecords
 
 WORD = bytes.fromhex("0a23d7ce")  # 0xced7230a, as it lies in a file
-# Records, and the bytes of each by the description: magic, flag << 29 | length, data, zeros up to 4 bytes.
+# Records, and the bytes of each by the description: magic, flag << 29 | length, data, zeros up to 4 bytes. MXNet 1.9.1
+# writes the same for them.
 LAID_OUT = (
     (b"", "0a23d7ce 00000000"),
     (b"abcd", "0a23d7ce 04000000 61626364"),

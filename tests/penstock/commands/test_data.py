@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -61,7 +62,7 @@ def test_the_rest_of_many_labels_is_counted_and_what_is_left_out_named(folder: P
     files = sorted(folder.glob("*/*.png"))
     listed.write_text("".join(f"{n}\t{n / 4}\t{file.relative_to(folder)}\n" for n, file in enumerate(files)))
     path = tmp_path / "a.rec"
-    lines = ran("pack", folder, path, "--list", listed, "--unreadable", "skip").splitlines()
+    lines = ran("pack", folder, path, "--list", listed, "--skip-unreadable").splitlines()
     assert lines[0].startswith(f"left out: {folder}/3/07.png: ")
     assert lines[1].startswith(f"{path}: 199 pictures, ")
     assert ran("show", path).splitlines()[-1] == "… and 169 labels more, of 169 records"
@@ -84,6 +85,17 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_read(folder: Pa
     ):
         with pytest.raises(PenstockError, match=told):
             ran("pack", tmp_path / "no folder either", output)
+
+
+def test_a_full_disk_leaves_nothing_half_written(folder: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(PenstockError, match=r"OUT.rec .*a.rec: cannot be written: .*; nothing was written"):
+            ran("pack", folder, tmp_path / "a.rec")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["scans"]
 
 
 def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def damaged(folder: Path) -> tuple[Path, Path]:
 def test_a_picture_that_cannot_be_read_ends_it_with_nothing_written(folder: Path, tmp_path: Path) -> None:
     cut, _ = damaged(folder)
     pictures, classes = packing.of_folder(folder)
-    with pytest.raises(PenstockError, match=f"{cut}: .*; --unreadable skip leaves such pictures out"):
+    with pytest.raises(PenstockError, match=f"{cut}: .*; --skip-unreadable leaves such pictures out"):
         packing.pack(pictures, tmp_path / "a.rec", classes)
     assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
 
@@ -133,13 +133,13 @@ def test_with_skip_pictures_that_cannot_be_read_are_left_out_and_named(folder: P
     faults = damaged(folder)
     pictures, classes = packing.of_folder(folder)
     pictures.append(Picture(folder / "gone.png", (0.0,), 40))
-    packed = packing.pack(pictures, tmp_path / "a.rec", classes, unreadable="skip")
+    packed = packing.pack(pictures, tmp_path / "a.rec", classes, skip_unreadable=True)
     assert packed.records == len(Reader(tmp_path / "a.rec")) == 38
     assert [reason.split(":")[0] for reason in packed.left_out] == [*map(str, faults), str(folder / "gone.png")]
     assert packed.left_out[2].endswith("cannot be read: No such file or directory")
     lost = [picture for picture in pictures if picture.file in faults]
     with pytest.raises(PenstockError, match=r"none of 2 pictures can be read, the first since .*eins/3.png"):
-        packing.pack(lost, tmp_path / "b.rec", classes, unreadable="skip")
+        packing.pack(lost, tmp_path / "b.rec", classes, skip_unreadable=True)
     assert not list(tmp_path.glob("*b.*"))
 
 
@@ -203,6 +203,14 @@ def test_two_pictures_of_one_key_are_refused_with_nothing_written(folder: Path, 
     with pytest.raises(PenstockError, match="key 5: must be from 0 to"):
         packing.pack(pictures, tmp_path / "a.rec")
     assert [path.name for path in tmp_path.iterdir()] == ["pictures"]
+
+
+def test_a_write_that_fails_at_the_last_leaves_no_names_of_classes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.idx").mkdir()
+    pictures, classes = packing.of_folder(folder)
+    with pytest.raises(IsADirectoryError):
+        packing.pack(pictures, tmp_path / "a.rec", classes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "pictures"]
 
 
 def test_work_ahead_keeps_the_order_and_does_not_run_away() -> None:
