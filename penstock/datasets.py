@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,21 +164,9 @@ def read_npz(path: Path) -> Rows:
     Raises:
         PenstockError: the file is missing, not an .npz, holds pickled objects or arrays of different lengths.
     """
-    return _checked(path, read_arrays(path))
-
-
-def read_arrays(path: Path, option: str = "--data") -> dict[str, Any]:
-    """The arrays of an .npz file, by name; large ones are spools.
-
-    Args:
-        path: the file.
-        option: what the user gave it with, for errors.
-
-    Raises:
-        PenstockError: the file is missing, not an .npz, or holds pickled objects.
-    """
-    with _reading(path, ".npz file of plain arrays", option), np.load(path, allow_pickle=False) as archive:
-        return {name: _array(archive, name) for name in archive.files}
+    with _reading(path, ".npz file of plain arrays"), np.load(path, allow_pickle=False) as archive:
+        arrays = {name: _array(archive, name) for name in archive.files}
+    return _checked(path, arrays)
 
 
 def _array(archive: Any, name: str) -> Any:
@@ -217,6 +205,20 @@ def _parts(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Ite
         yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
 
 
+def read_arrays(path: Path, option: str) -> dict[str, Any]:
+    """The arrays of an .npz file, by name, as they are; large ones are spools.
+
+    Args:
+        path: the file.
+        option: what the user gave it with, for errors.
+
+    Raises:
+        PenstockError: the file is missing, not an .npz, or holds pickled objects.
+    """
+    with _reading(path, ".npz file of plain arrays", option), np.load(path, allow_pickle=False) as archive:
+        return {name: _array(archive, name) for name in archive.files}
+
+
 @contextmanager
 def _reading(path: Path, kind: str, option: str = "--data") -> Iterator[None]:
     """Turn numpy's refusal of a file into one sentence."""
@@ -236,29 +238,21 @@ def _reading(path: Path, kind: str, option: str = "--data") -> Iterator[None]:
         raise PenstockError(f"{option} {path}: damaged {kind.split()[0]} file ({error})") from None
 
 
-def _checked(path: Path, arrays: dict[str, Any]) -> Rows:
+def _checked(path: Path, arrays: dict[str, NDArray[np.generic]]) -> Rows:
     """Arrays as rows: of numbers, and all of one length."""
-    see_rows(f"--data {path}", arrays)
+    unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
+    if unread:
+        raise PenstockError(f"--data {path}: {unread[0]!r} holds no numbers")
     labels = arrays.pop("labels", None)
+    if not arrays:
+        raise PenstockError(f"--data {path}: holds no input arrays; name each after an input of the model")
+    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if labels is not None:
         if labels.ndim != 1:
             raise PenstockError(f"--data {path}: labels have shape {list(labels.shape)}; they must be one for each row")
+        lengths["labels"] = len(labels)
         if not np.issubdtype(labels.dtype, np.integer):
             raise PenstockError(f"--data {path}: labels have dtype {labels.dtype}; they must be integers")
-    return Rows(arrays, None if labels is None else np.asarray(labels).astype(np.int64))
-
-
-def see_rows(where: str, arrays: Mapping[str, Any]) -> None:
-    """See that arrays, by name, are rows: numbers, at least one beside `labels`, all of one length.
-
-    Raises:
-        PenstockError: they are not; the error begins with `where`.
-    """
-    unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
-    if unread:
-        raise PenstockError(f"{where}: {unread[0]!r} holds no numbers")
-    if not arrays.keys() - {"labels"}:
-        raise PenstockError(f"{where}: holds no input arrays; name each after an input of the model")
-    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or min(lengths.values()) < 1:
-        raise PenstockError(f"{where}: arrays must have the same number of rows, at least 1, not {lengths}")
+        raise PenstockError(f"--data {path}: arrays must have the same number of rows, at least 1, not {lengths}")
+    return Rows(arrays, None if labels is None else np.asarray(labels).astype(np.int64))
