@@ -21,7 +21,7 @@ from penstock.serve.protocol import InferRequest, Wanted
 from penstock.serve.times import Times, header
 from penstock.signature import Arrays
 
-Kind = Literal["classification", "segmentation", "regression", "outputs"]
+Kind = Literal["classification", "multilabel", "segmentation", "regression", "outputs"]
 # A PNG's palette has so many places.
 _MOST_CLASSES = 256
 JSON, BINARY, PNG = "application/json", "application/octet-stream", "image/png"
@@ -30,7 +30,8 @@ JSON, BINARY, PNG = "application/json", "application/octet-stream", "image/png"
 def kind(model: Model) -> Kind:
     """What a model answers, by the task that its receipt records and the shape of its first output.
 
-    A classifier answers scores `[batch, classes]`. Segmentation is scores `[batch, classes, height, width]` or whole
+    A classifier answers scores `[batch, classes]`, of which one class is right, or of `multilabel` any number of them.
+    Segmentation is scores `[batch, classes, height, width]` or whole
     numbers `[batch, height, width]`, of 2 to 256 classes; a regression `[batch]` or `[batch, values]`.
     """
     task = model.receipt.task if model.receipt else None
@@ -38,6 +39,8 @@ def kind(model: Model) -> Kind:
     rank = len(first.shape)
     if task == "classification" and rank == 2:
         return "classification"
+    if task == "multilabel" and rank == 2:
+        return "multilabel"
     if task == "regression" and rank in (1, 2):
         return "regression"
     if task == "segmentation":
@@ -112,6 +115,8 @@ def answer(model: Model, outputs: dict[str, Any], top_k: int) -> dict[str, Any]:
     match kind(model):
         case "classification":
             return {**said, "predictions": [_labelled(row, model.labels, top_k) for row in softmax(first)]}
+        case "multilabel":
+            return {**said, "predictions": [_labelled(row, model.labels, top_k) for row in sigmoid(first)]}
         case "segmentation":
             return {**said, "predictions": [_segmented(row, model.labels) for row in class_maps(first)]}
         case "regression":
@@ -149,6 +154,11 @@ def softmax(logits: NDArray[np.generic]) -> NDArray[np.float64]:
     shifted = logits.astype(np.float64)
     exponents = np.exp(shifted - shifted.max(axis=1, keepdims=True))
     return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+def sigmoid(logits: NDArray[np.generic]) -> NDArray[np.float64]:
+    """1 ÷ (1 + exp(−x)), each by itself, in float64."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -logits.astype(np.float64))))
 
 
 def class_maps(first: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -56,7 +56,9 @@ def load(spec: Arrays) -> dict[Part, Samples]:
     path = Path(spec.path)
     where = f"dataset.path {printable(spec.path)}"
     arrays = datasets.read_arrays(path, "dataset.path")
-    _see_rows(where, arrays)
+    datasets.see_rows(where, arrays)
+    if "labels" not in arrays:
+        raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")
     labels, classes = _labels(where, np.asarray(arrays.pop("labels")))
     items = Inputs(arrays)
     index = split_off(spec, (), len(labels), None if classes is None else labels, classes)
@@ -64,19 +66,6 @@ def load(spec: Arrays) -> dict[Part, Samples]:
         part: Samples(items.pick(rows), labels[rows], "arrays", classes, Lines(path.name, rows, "row"))
         for part, rows in index.items()
     }
-
-
-def _see_rows(where: str, arrays: Mapping[str, Any]) -> None:
-    unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
-    if unread:
-        raise PenstockError(f"{where}: {unread[0]!r} holds no numbers")
-    if "labels" not in arrays:
-        raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")
-    if len(arrays) < 2:
-        raise PenstockError(f"{where}: holds `labels` alone; add an array for each input of the model, by its name")
-    lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
-    if len(set(lengths.values())) != 1 or min(lengths.values()) < 1:
-        raise PenstockError(f"{where}: arrays must have the same number of rows, at least 1, not {lengths}")
 
 
 def _labels(where: str, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
 Kind = Literal["image", "text", "row", "arrays"]
@@ -29,6 +30,13 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def first(self, count: int) -> Samples:
+        """The first few."""
+        items, places = self.items, self.places
+        few = range(min(count, len(self)))
+        held = items[:count] if isinstance(items, np.ndarray) else [items[index] for index in few]
+        return replace(self, items=held, labels=self.labels[:count], places=places and [places[index] for index in few])
 
     def place(self, index: int) -> str:
         """Where an item came from, in words."""

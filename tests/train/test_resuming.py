@@ -1,0 +1,130 @@
+"""Runs that go on: as if they had never ended, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from penstock.errors import PenstockError
+from penstock.train import keeper, loop, recipe
+from penstock.train.recipe import Recipe
+
+WAYS = {
+    "as shipped": [],
+    "averaged": ["keep.ema=0.9", "optim.accumulate=2"],
+    "plateau": ['schedule.name="plateau"', "schedule.patience=0", 'optim.name="sgd"'],
+    "cosine": ['schedule.name="cosine"', "schedule.warmup=0.2", "loader.weighted=true"],
+}
+
+
+def job(*changes: str) -> Recipe:
+    return recipe.load("digits", ["epochs=4", "model.kwargs.widths=[8, 8]", *changes])
+
+
+def weights(path: Path) -> Any:
+    return torch.load(path, weights_only=True)["state_dict"]
+
+
+def losses(folder: Path) -> list[Any]:
+    names = ("train_loss", "val_loss", "val_accuracy", "lr", "epoch")
+    lines = (folder / "history.jsonl").read_text().splitlines()
+    return [{name: json.loads(line)[name] for name in names} for line in lines]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_goes_on_is_what_it_would_have_been(way: str, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import Callback
+
+    class Stop(Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.current_epoch == 2 and batch_idx == 5:
+                raise Interrupted
+
+    whole = loop.train(job(*WAYS[way]), tmp_path / "whole", progress=False)
+    with pytest.raises(Interrupted):
+        loop.train(job(*WAYS[way]), tmp_path / "cut", progress=False, callbacks=[Stop()])
+    assert len(losses(tmp_path / "cut")) == 2
+    torch.manual_seed(12345)  # what another process would have drawn
+    loop.train(job(*WAYS[way]), tmp_path / "cut", progress=False, resume=True)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    for name in ("last.pth", "best.pth"):
+        found, wanted = weights(tmp_path / "cut" / name), weights(whole.best.with_name(name))
+        assert all(torch.equal(found[key], wanted[key]) for key in wanted)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("half") / "run"
+    loop.train(job("epochs=1", 'schedule.name="constant"'), folder, progress=False)
+    return folder
+
+
+def test_a_constant_rate_may_go_on_for_longer(half: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(half, tmp_path / "run"))
+    loop.train(job("epochs=2", 'schedule.name="constant"'), folder, progress=False, resume=True)
+    assert [row["epoch"] for row in losses(folder)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["epochs=1", 'schedule.name="constant"'], "has all its 1 epochs; more of them: --epochs"),
+        (['schedule.name="constant"', "optim.lr=0.5"], "is of another recipe: its optim is"),
+        (['schedule.name="constant"', "seed=3"], "is of another recipe: its seed is 0, and not 3"),
+    ],
+)
+def test_another_recipe_is_refused(half: Path, changes: list[str], told: str) -> None:
+    with pytest.raises(PenstockError, match=told):
+        loop.train(job(*changes), half, progress=False, resume=True)
+
+
+def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="is not there; leave --resume out"):
+        keeper.read(tmp_path, job())
+    content = (half / keeper.STATE).read_bytes()
+    for damaged in (b"", content[: len(content) // 2], b"nothing"):
+        (tmp_path / keeper.STATE).write_bytes(damaged)
+        with pytest.raises(PenstockError, match="is damaged"):
+            keeper.read(tmp_path, job())
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "penstock",
+        "train",
+        "digits",
+        "--output",
+        "runs",
+        "--set",
+        "model.kwargs.widths=[8]",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*command, "--epochs", "30"], cwd=tmp_path, env=environment) as process:
+        state, give_up = tmp_path / "runs" / "digits" / keeper.STATE, time.monotonic() + 60
+        while not state.is_file() or len(losses(state.parent)) < 2:
+            assert process.poll() is None
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    ran = subprocess.run(
+        [*command, "--epochs", "30", "--resume"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [row["epoch"] for row in losses(state.parent)] == list(range(1, 31))

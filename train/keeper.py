@@ -1,0 +1,184 @@
+"""Checkpoints while a run goes on: the best, the last and every so many epochs; and all that it takes to go on."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from penstock import checkpoint
+from penstock.card import Card
+from penstock.datasets import Rows
+from penstock.errors import PenstockError, first_line
+from penstock.files import write_whole
+from penstock.train.learner import Learner
+from penstock.train.optim import FALLING
+from penstock.train.recipe import Recipe
+
+SCHEMA = 1
+STATE = "state.pt"
+# What may be another's in a run that goes on: nothing of it changes what is learnt.
+_FREE = ("machine", "loader", "track", "keep", "name")
+
+
+@dataclass
+class State:
+    """Where a run is: epochs that are done, their figures, and what the best checkpoint's were."""
+
+    epoch: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: float | None = None
+    stale: int = 0
+    held: dict[str, Any] = field(default_factory=dict)
+
+
+class Keeper(Callback):  # type: ignore[misc]
+    """Writes last.pth and state.pt after every epoch, and best.pth whenever the figure that is watched is better."""
+
+    def __init__(self, folder: Path, card: Card, calibration: Rows, golden: Rows, recipe: Recipe, state: State) -> None:
+        self.folder, self.card, self.recipe, self.state = folder, card, recipe, state
+        self._samples = calibration, golden
+        self._began = 0.0
+
+    def on_fit_start(self, trainer: Any, pl_module: Learner) -> None:
+        if self.state.held:
+            _put(self.state, trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Learner) -> None:
+        self._began = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Learner) -> None:
+        figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        state, watched = self.state, pl_module.monitor
+        if watched not in figures:
+            raise PenstockError(
+                f"recipe {self.recipe.name}: keep.monitor is {watched!r}; there are {', '.join(figures)}"
+            )
+        if pl_module.plateau is not None:
+            pl_module.plateau.step(figures[watched])
+        state.epoch = trainer.current_epoch + 1
+        rate = float(trainer.optimizers[0].param_groups[0]["lr"])
+        state.history.append(
+            {**figures, "epoch": state.epoch, "lr": rate, "seconds": time.perf_counter() - self._began}
+        )
+        value = _rank(watched, figures)
+        is_best = (
+            state.best is None
+            or value > state.best
+            or (
+                value == state.best and _loss(state.history[-1]) < min(map(_loss, state.history[:-1]), default=math.inf)
+            )
+        )
+        state.stale = 0 if is_best else state.stale + 1
+        state.best = value if is_best else state.best
+        if trainer.is_global_zero:
+            self._write(pl_module, figures, trainer, is_best=is_best)
+        if self.recipe.keep.patience and state.stale >= self.recipe.keep.patience:
+            trainer.should_stop = True
+
+    def _write(self, learner: Learner, figures: dict[str, float], trainer: Any, *, is_best: bool) -> None:
+        epoch, keep = self.state.epoch, self.recipe.keep
+        card = self.card.model_copy(update={"metrics": {**figures, "epoch": float(epoch)}})
+        names = ["last.pth", *(["best.pth"] if is_best else [])]
+        if keep.every and epoch % keep.every == 0:
+            names.append(f"epoch-{epoch:04}.pth")
+        with learner.as_kept() as net:
+            for name in names:
+                checkpoint.save(self.folder / name, card, net.state_dict(), *self._samples)
+        lines = "".join(f"{json.dumps(row)}\n" for row in self.state.history)
+        write_whole(self.folder / "history.jsonl", lines.encode())
+        buffer = io.BytesIO()
+        torch.save(_taken(self.state, self.recipe, trainer, learner), buffer)
+        write_whole(self.folder / STATE, buffer.getbuffer())
+
+
+def _rank(name: str, figures: dict[str, float]) -> float:
+    """A figure so turned that more is better."""
+    return -figures[name] if name.endswith(FALLING) else figures[name]
+
+
+def _loss(figures: dict[str, float]) -> float:
+    return figures.get("val_loss", math.inf)
+
+
+def _taken(state: State, recipe: Recipe, trainer: Any, learner: Learner) -> dict[str, Any]:
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return {
+        "penstock_training": SCHEMA,
+        "recipe": recipe.model_dump(mode="json"),
+        "epoch": state.epoch,
+        "history": state.history,
+        "best": state.best,
+        "stale": state.stale,
+        "steps": trainer.global_step,
+        "net": learner.net.state_dict(),
+        "optimizer": trainer.optimizers[0].state_dict(),
+        "schedules": [held.scheduler.state_dict() for held in trainer.lr_scheduler_configs],
+        "plateau": None if learner.plateau is None else learner.plateau.state_dict(),
+        "averaged": None if learner.averaged is None else learner.averaged.state_dict(),
+        "scaler": None if scaler is None else scaler.state_dict(),
+    }
+
+
+def _put(state: State, trainer: Any, learner: Learner) -> None:
+    """Have a trainer that is about to begin go on from there."""
+    held = state.held
+    learner.net.load_state_dict(held["net"])
+    trainer.optimizers[0].load_state_dict(held["optimizer"])
+    for config, saved in zip(trainer.lr_scheduler_configs, held["schedules"], strict=True):
+        config.scheduler.load_state_dict(saved)
+    if learner.plateau is not None:
+        learner.plateau.load_state_dict(held["plateau"])
+    if learner.averaged is not None:
+        learner.averaged.load_state_dict(held["averaged"])
+    if held["scaler"] is not None and getattr(trainer.precision_plugin, "scaler", None) is not None:
+        trainer.precision_plugin.scaler.load_state_dict(held["scaler"])
+    progress = trainer.fit_loop.epoch_progress
+    for counts in (progress.current, progress.total):
+        counts.ready = counts.started = counts.processed = counts.completed = state.epoch
+    trainer.fit_loop.epoch_loop._batches_that_stepped = held["steps"]
+    state.held = {}
+
+
+def read(folder: Path, recipe: Recipe) -> State:
+    """Where the run in a folder is, to go on with the same recipe.
+
+    Raises:
+        PenstockError: there is none, it is damaged, or it is of another recipe.
+    """
+    path = folder / STATE
+    if not path.is_file():
+        raise PenstockError(f"--resume: {path} is not there; leave --resume out to begin anew")
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+        if held["penstock_training"] != SCHEMA:
+            raise PenstockError(f"--resume: {path} is of another penstock; begin anew without --resume")
+        state = State(held["epoch"], held["history"], held["best"], held["stale"], held)
+        before = Recipe.model_validate(held["recipe"])
+    except PenstockError:
+        raise
+    except Exception as error:  # whatever a damaged file makes of itself
+        raise PenstockError(f"--resume: {path} is damaged: {first_line(error)}; begin anew without --resume") from None
+    _check_same(path, before, recipe, state.epoch)
+    return state
+
+
+def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
+    ended = {"constant", "step", "multistep", "exponential", "plateau"}
+    free = {*_FREE, *(["epochs"] if recipe.schedule.name in ended and not recipe.schedule.warmup else [])}
+    old, new = before.model_dump(mode="json", exclude=free), recipe.model_dump(mode="json", exclude=free)
+    for name in old:
+        if old[name] != new[name]:
+            raise PenstockError(
+                f"--resume: {path} is of another recipe: its {name} is {old[name]}, and not {new[name]}; give another "
+                "--output, or leave --resume out to begin anew"
+            )
+    if done >= recipe.epochs:
+        raise PenstockError(f"--resume: {path} has all its {done} epochs; more of them: --epochs {done + 10}")

@@ -1,0 +1,213 @@
+"""What is learnt: a network's loss on its batches, and how well it does on those it does not learn from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from penstock.errors import PenstockError
+from penstock.preprocess import ImagePreprocess
+from penstock.train import augment, checkpointing, device, ema, losses, optim
+from penstock.train.jobs import Job
+from penstock.train.loaders import Batch
+
+_MOST_CLASSES = 100
+MONITORS = {"classification": "val_accuracy", "multilabel": "val_f1", "regression": "val_rmse"}
+
+
+class Learner(lightning.LightningModule):  # type: ignore[misc]
+    """A job's network, trained and validated.
+
+    Args:
+        job: what is trained.
+        folder: where a batch is left whose loss is no number.
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        super().__init__()
+        recipe = job.recipe
+        self.net, self.recipe, self._folder = job.net, recipe, folder
+        self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
+        self._normalize = None if self._image is None else Normalize(self._image)
+        classes = int(job.card.signature.outputs[0].shape[-1])
+        self._augment = None if self._image is None else augment.Augmenter(recipe.augment, classes)
+        self._loss = losses.build(recipe.loss, recipe.task, _counts(job))
+        self._scale = None if job.scale is None else nn.ParameterList()
+        for values in () if job.scale is None else job.scale:
+            assert self._scale is not None
+            self._scale.append(nn.Parameter(torch.from_numpy(values), requires_grad=False))
+        self.averaged = ema.Averaged(self.net, recipe.keep.ema) if recipe.keep.ema else None
+        optim.freeze(self.net, recipe.optim.freeze)
+        device.laid_out(self.net, recipe.machine)
+        if recipe.machine.checkpointing:
+            checkpointing.checkpointed(self.net)
+        self._call: Any = torch.compile(self.net) if recipe.machine.compile else self.net
+        self._sums: dict[str, Tensor] = {}
+        self.confusion: Tensor | None = None
+        self._before: tuple[Tensor, Batch] | None = None
+        self.plateau: Any = None
+
+    def on_train_epoch_start(self) -> None:
+        # By its number alone, so that an epoch draws the same whether the run was interrupted before it or not.
+        seeds = np.random.SeedSequence((self.recipe.seed, self.current_epoch, self.global_rank))
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        optim.settle(self.net, self.recipe.optim.freeze)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        inputs, targets = self.ready(batch, learning=True)
+        loss: Tensor = self._loss(*self._scaled(self._call(*inputs.values()), targets))
+        self._see_finite(loss, batch)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets))
+        wanted = self.recipe.optim
+        if wanted.l1 or wanted.l2:
+            loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2).to(loss.device)
+        return loss
+
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        if self.averaged is not None and self.training:
+            self.averaged.update(self.net)
+
+    def on_validation_epoch_start(self) -> None:
+        self._sums, self.confusion = {}, None
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        inputs, targets = self.ready(batch, learning=False)
+        outputs = self.net(*inputs.values())
+        rows = len(targets)
+        self._add(loss=self._loss(*self._scaled(outputs, targets)) * rows, rows=rows)
+        if self.recipe.task == "classification":
+            said = outputs.argmax(1)
+            self._add(right=(said == targets).sum())
+            if outputs.shape[1] <= _MOST_CLASSES:
+                self._confuse(targets, said, outputs.shape[1])
+        elif self.recipe.task == "multilabel":
+            said, held = outputs > 0, targets > 0.5
+            self._add(both=(said & held).sum(), said=said.sum(), held=held.sum())
+        else:
+            off = outputs.reshape(rows, -1).double() - targets.reshape(rows, -1).double()
+            self._add(absolute=off.abs().mean(1).sum(), squared=(off**2).mean(1).sum())
+
+    def on_validation_epoch_end(self) -> None:
+        if self.trainer.world_size > 1:
+            together = {name: self.trainer.strategy.reduce(held, reduce_op="sum") for name, held in self._sums.items()}
+        else:
+            together = self._sums
+        for name, value in _figures({name: float(held) for name, held in together.items()}).items():
+            self.log(f"val_{name}", value, prog_bar=name != "loss", rank_zero_only=False)
+
+    def configure_optimizers(self) -> Any:
+        wanted, schedule = self.recipe.optim, self.recipe.schedule
+        optimizer = optim.optimizer(self.net, wanted)
+        if schedule.name == "plateau":
+            # Kept here: Lightning's own is not what it was after a run that is resumed.
+            self.plateau = optim.plateau(optimizer, schedule, self.monitor)
+            return optimizer
+        steps = int(self.trainer.estimated_stepping_batches)
+        each = max(1, steps // self.recipe.epochs)
+        rates = optim.scheduler(optimizer, schedule, wanted, steps, each, self.monitor)
+        return {"optimizer": optimizer, "lr_scheduler": rates}
+
+    @property
+    def monitor(self) -> str:
+        """The figure by which a checkpoint is the best."""
+        return self.recipe.keep.monitor or MONITORS[self.recipe.task]
+
+    @contextlib.contextmanager
+    def as_kept(self) -> Iterator[nn.Module]:
+        """The network with the weights that checkpoints keep: averaged ones, if the recipe wants those."""
+        with contextlib.nullcontext() if self.averaged is None else self.averaged.applied(self.net):
+            yield self.net
+
+    def ready(self, batch: Batch, *, learning: bool) -> Batch:
+        """A batch as the network takes it, changed at random where it learns from it."""
+        inputs, targets = batch
+        if self._image is None or self._normalize is None:
+            return inputs, targets
+        images = inputs[self._image.input]
+        if learning and self._augment is not None:
+            images = self._augment.pixels(images)
+        images = self._normalize(images)
+        if learning and self._augment is not None:
+            images, targets = self._augment.mixed(images, targets)
+        if self.recipe.machine.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return {self._image.input: images}, targets
+
+    def _scaled(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Regression is learnt in units of the targets' spread, whatever their own is."""
+        if self._scale is None:
+            return outputs, targets
+        mean, spread = self._scale
+        return (outputs - mean) / spread, (targets.reshape(outputs.shape) - mean) / spread
+
+    def _see_finite(self, loss: Tensor, batch: Batch) -> None:
+        """Refuse to go on from a loss that is no number; on a GPU the step before's, which needs no waiting."""
+        now = (loss.detach(), batch)
+        seen, self._before = (self._before, now) if loss.is_cuda else (now, None)
+        if seen is None or bool(torch.isfinite(seen[0])):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "bad_batch.npz"
+        inputs, targets = seen[1]
+        arrays: dict[str, Any] = {name: held.cpu().numpy() for name, held in inputs.items()}
+        np.savez(path, **arrays, labels=targets.cpu().numpy())
+        raise PenstockError(
+            f"recipe {self.recipe.name}: the loss is {float(seen[0])} in epoch {self.current_epoch + 1}; the batch is "
+            f"kept as {path}; a smaller optim.lr, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
+        )
+
+    def _confuse(self, targets: Tensor, said: Tensor, classes: int) -> None:
+        if self.confusion is None:
+            self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=targets.device)
+        ones = torch.ones_like(targets)
+        self.confusion.index_put_((targets, said), ones, accumulate=True)  # bincount is not deterministic on a GPU
+
+    def _add(self, **values: Any) -> None:
+        for name, value in values.items():
+            held = torch.as_tensor(value, dtype=torch.float64, device=self.device)
+            self._sums[name] = self._sums[name] + held if name in self._sums else held
+
+
+class Normalize(nn.Module):
+    """Pixels uint8 `[n, h, w, c]` to numbers `[n, c, h, w]`, as `ImagePreprocess.normalize` makes them to the bit."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, preprocess: ImagePreprocess) -> None:
+        super().__init__()
+        self._whole = float(np.float32(1 / preprocess.scale))
+        for name in ("mean", "std"):
+            values = torch.tensor(getattr(preprocess, name), dtype=torch.float32).reshape(1, -1, 1, 1)
+            self.register_buffer(name, values, persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        planes = pixels.movedim(-1, 1).contiguous().float()
+        found: Tensor = (planes / self._whole - self.mean) / self.std
+        return found
+
+
+def _counts(job: Job) -> Any:
+    if job.recipe.task != "classification":
+        return None
+    return np.bincount(job.parts["train"].labels, minlength=int(job.card.signature.outputs[0].shape[-1]))
+
+
+def _figures(sums: dict[str, float]) -> dict[str, float]:
+    """Means of a validation's sums; F1 is of all labels together (micro)."""
+    rows = sums["rows"]
+    found = {"loss": sums["loss"] / rows}
+    if "right" in sums:
+        found["accuracy"] = sums["right"] / rows
+    if "both" in sums:
+        found["f1"] = 2 * sums["both"] / max(1.0, sums["said"] + sums["held"])
+    if "absolute" in sums:
+        found |= {"mae": sums["absolute"] / rows, "rmse": float((sums["squared"] / rows) ** 0.5)}
+    return found

@@ -1,0 +1,47 @@
+"""Trackers: who is told of a run's figures while it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from penstock.errors import require
+from penstock.train.recipe import Recipe
+
+
+def loggers(recipe: Recipe, logs: Path) -> list[Any]:
+    """A logger for each tracker that a recipe wants; what they write stays on this machine, in `logs`.
+
+    Raises:
+        PenstockError: a tracker is not installed.
+    """
+    track, found = recipe.track, list[Any]()
+    if track.csv:
+        found.append(CSVLogger(logs, name="csv"))
+    if track.tensorboard:
+        found.append(TensorBoardLogger(logs, name="tensorboard"))
+    if track.wandb:
+        require("wandb", "track", "track.wandb")
+        logs.mkdir(parents=True, exist_ok=True)
+        found.append(WandbLogger(name=recipe.name, save_dir=logs, project="penstock", offline=True))
+    if track.mlflow:
+        require("mlflow", "track", "track.mlflow")
+        found.append(MLFlowLogger(recipe.name, tracking_uri=f"sqlite:///{(logs / 'mlflow.db').absolute()}"))
+    if found:
+        settings = _flat(recipe.model_dump(mode="json"))
+        for logger in found:
+            logger.log_hyperparams(settings)
+    return found
+
+
+def _flat(held: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """A recipe's fields by their dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in held.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
