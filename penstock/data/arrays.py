@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import datasets
-from penstock.data.samples import Lines, Samples
+from penstock.data.samples import Samples
 from penstock.data.specs import Arrays, Part
 from penstock.data.split import split_off
+from penstock.data.views import Lines
 from penstock.errors import PenstockError, listed, printable
 from penstock.spool import pick
 

@@ -1,7 +1,6 @@
 """Columns of tables: of numbers, or of text; and those of CSV files.
 
-A CSV column holds numbers if each cell does, or is missing; an empty cell is missing everywhere, and among numbers so
-is what others write there (MISSING).
+A CSV column holds numbers if each cell does, or is missing: empty or, among numbers, `nan`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.sheets import Sheet, position
+from penstock.data.csvfiles import CsvFile, position
 from penstock.errors import PenstockError
 from penstock.tables import is_number
 
 Kind = Literal["numbers", "text"]
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none"})
+_MISSING = ("", "nan")  # in lower case, as penstock.tabular has it
 
 
 class Columns(Protocol):
@@ -54,15 +53,15 @@ class CsvColumns:
     unit = "line"
 
     def __init__(self, setting: str, path: Path) -> None:
-        self._sheet = Sheet(setting, path)
-        self.path, self.where, self.columns = path, self._sheet.where, self._sheet.columns
+        self._file = CsvFile(setting, path)
+        self.path, self.where, self.columns = path, self._file.where, self._file.columns
 
     def kinds(self, names: Iterable[str]) -> dict[str, Kind]:
         places = self._places(names)
         texts: set[str] = set()
-        for _, cells in self._sheet:
+        for _, cells in self._file:
             for name, place in places.items():
-                if name not in texts and not is_number(cells[place]) and cells[place].casefold() not in MISSING:
+                if name not in texts and not is_number(cells[place]) and cells[place].lower() not in _MISSING:
                     texts.add(name)
         return {name: "text" if name in texts else "numbers" for name in places}
 
@@ -71,7 +70,7 @@ class CsvColumns:
         numbers = {name: array("d") for name, kind in kinds.items() if kind == "numbers"}
         texts: dict[str, list[str | None]] = {name: [] for name, kind in kinds.items() if kind == "text"}
         known: dict[str, str] = {}  # one string for all cells that are alike
-        for line, cells in self._sheet:
+        for line, cells in self._file:
             lines.append(line)
             for name, values in numbers.items():
                 values.append(self._number(line, name, cells[places[name]]))
@@ -93,6 +92,6 @@ class CsvColumns:
             if math.isfinite(value):
                 return value
             raise PenstockError(f"{self.where}: line {line}: {name!r} is {cell:.60}, which is out of a float's range")
-        if cell.casefold() in MISSING:
+        if cell.lower() in _MISSING:
             return math.nan
         raise PenstockError(f"{self.where}: line {line}: {name!r} is {cell[:60]!r}, where a number must be")

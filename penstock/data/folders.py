@@ -56,7 +56,8 @@ class _Class:
 
 
 def load(spec: ImageFolder) -> dict[Part, Samples]:
-    """The parts: bytes of pictures, which are read on access. Classes are the names of train's folders, sorted.
+    """The parts: bytes of pictures, which are read on access. Classes are the names of train's folders, sorted
+    (numbers by value).
 
     Every picture's head and end are looked at first (`pictures.faults`): unreadable ones are named, and refused or
     left out, as the spec says. Files of other names are left out, and counted; hidden ones are not there at all.

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.samples import Chosen, Kind, Samples
+from penstock.data.samples import Kind, Samples
 from penstock.data.specs import Part, Parted
 from penstock.data.split import split_off
+from penstock.data.views import Chosen
 from penstock.errors import PenstockError, listed, nearest
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.data.samples import Chosen, Lines, Samples
+from penstock.data.samples import Samples
 from penstock.data.specs import FashionMnist, Part
 from penstock.data.split import split
+from penstock.data.views import Chosen, Lines
 from penstock.errors import PenstockError
 
 CLASSES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.data.columns import Kind
-from penstock.data.sheets import position, see_named_once
+from penstock.data.csvfiles import position, see_named_once
 from penstock.errors import PenstockError, first_line, printable, require
 
 SUFFIXES = (".parquet", ".pq")
 
 
 class ParquetColumns:
-    """The columns of a Parquet file: numbers and booleans (1 and 0), and strings; NaN and null are missing.
+    """The columns of a Parquet file: numbers, and strings and booleans, which are text; NaN and null are missing.
 
     Raises:
         PenstockError: pyarrow is not installed, or the file cannot be read.
@@ -46,7 +47,7 @@ class ParquetColumns:
             found = {
                 name: self._numbers(name, table.column(name), held[name])
                 if kind == "numbers"
-                else self._texts(name, table.column(name), held[name])
+                else self._texts(name, table.column(name))
                 for name, kind in kinds.items()
             }
         return found, np.arange(1, table.num_rows + 1)
@@ -75,14 +76,15 @@ class ParquetColumns:
         from pyarrow import types
 
         found = self._type(name)
-        numbers = types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null
+        numbers = types.is_integer, types.is_floating, types.is_decimal, types.is_null
         if any(test(found) for test in numbers):
             return "numbers"
-        if types.is_string(found) or types.is_large_string(found):
+        texts = types.is_string, types.is_large_string, types.is_boolean
+        if any(test(found) for test in texts):
             return "text"
         raise PenstockError(
-            f"{self.where}: column {name!r} is of type {found}; numbers and strings are read: write it as one of them, "
-            "or leave it out of dataset.columns"
+            f"{self.where}: column {name!r} is of type {found}; numbers, strings and booleans are read: write it "
+            "as one of them, or leave it out of dataset.columns"
         )
 
     def _numbers(self, name: str, column: Any, held: Kind) -> NDArray[np.float64]:
@@ -97,19 +99,23 @@ class ParquetColumns:
             raise PenstockError(f"{self.where}: row {row + 1}: {name!r} is {values[row]}, which is no finite number")
         return values
 
-    def _texts(self, name: str, column: Any, held: Kind) -> NDArray[Any]:
-        """Text as it is, but for spaces around it; whole numbers as they are written."""
+    def _texts(self, name: str, column: Any) -> NDArray[Any]:
         known: dict[Any, str | None] = {None: None}
         texts: list[str | None] = []
         for row, value in enumerate(column.to_pylist(), start=1):
             if value not in known:
-                known[value] = value.strip() or None if held == "text" else self._written(row, name, value)
+                known[value] = self._text(row, name, value)
             texts.append(known[value])
         return np.array(texts, object)
 
-    def _written(self, row: int, name: str, value: Any) -> str | None:
+    def _text(self, row: int, name: str, value: Any) -> str | None:
+        """Text without spaces around it, whole numbers and truths as they are written; None for a missing value."""
+        if isinstance(value, str):
+            return value.strip() or None
+        if isinstance(value, bool):
+            return str(value).lower()
         if value != value:  # NaN
             return None
-        if value != int(value):
+        if not math.isfinite(value) or value != int(value):
             raise PenstockError(f"{self.where}: row {row}: {name!r} is {value}, where a class or text must be")
         return str(int(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -12,14 +11,14 @@ from numpy.typing import NDArray
 
 from penstock.data import found
 from penstock.data.columns import Columns, CsvColumns, Kind
+from penstock.data.csvfiles import named, position
 from penstock.data.found import Found
 from penstock.data.parquet import SUFFIXES, ParquetColumns
-from penstock.data.samples import Lines, Samples
-from penstock.data.sheets import named, position
+from penstock.data.samples import Samples
 from penstock.data.specs import CsvTable, Part
-from penstock.errors import PenstockError, listed
+from penstock.data.views import Lines
+from penstock.errors import PenstockError
 
-log = logging.getLogger(__name__)
 Row = dict[str, "str | float | None"]
 
 
@@ -41,13 +40,11 @@ class Table(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | Table:
         if isinstance(index, slice):
             return Table({name: values[index] for name, values in self.columns.items()})
-        return {name: _cell(values[index]) for name, values in self.columns.items()}
+        return {name: _cell(values.item(index)) for name, values in self.columns.items()}
 
 
-def _cell(value: np.float64 | str | None) -> str | float | None:
-    if value is None or isinstance(value, str):
-        return value
-    return None if np.isnan(value) else float(value)
+def _cell(value: str | float | None) -> str | float | None:
+    return None if value != value else value  # NaN
 
 
 def load(spec: CsvTable) -> dict[Part, Samples]:
@@ -67,7 +64,6 @@ def load(spec: CsvTable) -> dict[Part, Samples]:
             position(file.where, file.columns, name, "dataset.target" if name == spec.target else by)
     kinds = files["train"].kinds(features)
     held = {part: _read(spec, file, kinds) for part, file in files.items()}
-    _tell_empty(held["train"])
     return found.samples(spec, held, "row")
 
 
@@ -121,10 +117,3 @@ def _labels(
 def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Where a column has no value."""
     return np.array([value is None for value in values], bool) if values.dtype == object else np.isnan(values)
-
-
-def _tell_empty(train: Found) -> None:
-    assert isinstance(train.items, Table)
-    empty = [name for name, values in train.items.columns.items() if _missing(values).all()]
-    if empty:
-        log.warning("%s: columns without a value, which tell nothing: %s", train.where, listed(empty))

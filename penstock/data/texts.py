@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 
 from penstock.data import found
+from penstock.data.csvfiles import CsvFile, count, named, position
 from penstock.data.found import Found
-from penstock.data.samples import Lines, Samples
-from penstock.data.sheets import Sheet, count, named, position
+from penstock.data.samples import Samples
 from penstock.data.specs import CsvText, Part
+from penstock.data.views import Lines
 from penstock.errors import PenstockError
 
 log = logging.getLogger(__name__)
@@ -27,22 +28,22 @@ def load(spec: CsvText) -> dict[Part, Samples]:
 
 
 def _read(spec: CsvText, setting: str, path: Path) -> Found:
-    sheet = Sheet(setting, path)
-    text = position(sheet.where, sheet.columns, spec.text, "dataset.text")
-    label = position(sheet.where, sheet.columns, spec.label, "dataset.label")
+    file = CsvFile(setting, path)
+    text = position(file.where, file.columns, spec.text, "dataset.text")
+    label = position(file.where, file.columns, spec.label, "dataset.label")
     texts: list[str] = []
     labels: list[str] = []
     lines: list[int] = []
     known: dict[str, str] = {}
-    for line, cells in sheet:
+    for line, cells in file:
         if not cells[label]:
-            raise PenstockError(f"{sheet.where}: line {line} has no label: column {spec.label!r} is empty")
+            raise PenstockError(f"{file.where}: line {line} has no label: column {spec.label!r} is empty")
         texts.append(cells[text])
         labels.append(known.setdefault(cells[label], cells[label]))  # one string for all of a class
         lines.append(line)
     if not texts:
-        raise PenstockError(f"{sheet.where}: holds a header and no rows")
+        raise PenstockError(f"{file.where}: holds a header and no rows")
     empty = [line for line, value in zip(lines, texts, strict=True) if not value]
     if empty:
-        log.warning("%s: %s without a word, as line %d", sheet.where, count(len(empty), "text"), empty[0])
-    return Found(sheet.where, texts, labels, Lines(path.name, lines))
+        log.warning("%s: %s without a word, as line %d", file.where, count(len(empty), "text"), empty[0])
+    return Found(file.where, texts, labels, Lines(path.name, lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from penstock.errors import PenstockError
 
 HEADER = "age,town,fare,survived\n"
 ROWS = "".join(
-    f"{20 + n},{'Bonn' if n % 3 else ''},{n / 4 if n % 5 else 'NA'},{'yes' if n % 2 else 'no'}\n" for n in range(20)
+    f"{20 + n},{'Bonn' if n % 3 else ''},{n / 4 if n % 5 else 'NaN'},{'yes' if n % 2 else 'no'}\n" for n in range(20)
 )
 
 
@@ -117,15 +116,6 @@ def test_columns_that_cannot_be_told_from_are_refused_by_the_spec(columns: tuple
         spec("x.csv", columns=columns)
 
 
-def test_columns_without_a_value_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = "".join(f"{n},,{n % 2}\n" for n in range(20))
-    with caplog.at_level(logging.WARNING):
-        data.load(spec(written(tmp_path, "a,nothing,survived\n" + rows)))
-    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "columns without a value, which tell nothing: nothing"
-    ]
-
-
 def parquet(tmp_path: Path, columns: dict[str, Any], name: str = "train.parquet") -> str:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -174,7 +164,7 @@ def test_parquet_s_other_numbers_are_numbers_and_null_and_nan_are_missing(tmp_pa
     parts = data.load(spec(file, dev=file))
     assert parts["val"].classes == ("0", "1")
     assert list(parts["val"].items)[:2] == [
-        {"flag": 1.0, "price": 1.25, "big": 2.0**63, "nan": None, "none": None, "codes": 3.0},
+        {"flag": "true", "price": 1.25, "big": 2.0**63, "nan": None, "none": None, "codes": 3.0},
         {"flag": None, "price": 1.25, "big": 2.0**63, "nan": 1.0, "none": None, "codes": 4.0},
     ]
 
@@ -182,7 +172,7 @@ def test_parquet_s_other_numbers_are_numbers_and_null_and_nan_are_missing(tmp_pa
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        ([[1]] * 20, "column 'x' is of type list.*numbers and strings are read"),
+        ([[1]] * 20, "column 'x' is of type list.*numbers, strings and booleans are read"),
         ([1.0] * 19 + [float("inf")], "row 20: 'x' is inf, which is no finite number"),
         ([b"a"] * 20, "column 'x' is of type binary"),
     ],
@@ -193,14 +183,29 @@ def test_parquet_columns_that_are_neither_are_refused(tmp_path: Path, column: li
         data.load(spec(file))
 
 
-def test_a_parquet_target_that_is_missing_or_no_class_is_refused_with_its_row(tmp_path: Path) -> None:
-    for value, words in (
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
         (None, "row 20: 'survived', the target, is missing"),
-        (0.5, "row 20: 'survived' is 0.5, where"),
-    ):
-        file = parquet(tmp_path, {"x": range(20), "survived": [0.0] * 19 + [value]})
-        with pytest.raises(PenstockError, match=words):
-            data.load(spec(file))
+        (float("nan"), "row 20: 'survived', the target, is missing"),
+        (0.5, "row 20: 'survived' is 0.5, where a class or text must be"),
+        (float("inf"), "row 20: 'survived' is inf, where a class or text must be"),
+    ],
+)
+def test_a_parquet_target_that_is_missing_or_no_class_is_refused_with_its_row(
+    tmp_path: Path, value: float | None, words: str
+) -> None:
+    file = parquet(tmp_path, {"x": range(20), "survived": [0.0] * 19 + [value]})
+    with pytest.raises(PenstockError, match=words):
+        data.load(spec(file))
+
+
+def test_text_in_parquet_where_train_has_numbers_is_refused(tmp_path: Path) -> None:
+    train = parquet(tmp_path, {"x": range(20), "survived": [True, False] * 10})
+    dev = parquet(tmp_path, {"x": ["a"] * 2, "survived": [True, False]}, "dev.parquet")
+    assert data.load(spec(train))["train"].classes == ("false", "true")
+    with pytest.raises(PenstockError, match=f"dataset.dev {dev}: column 'x' holds text, where numbers must be"):
+        data.load(spec(train, dev=dev))
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"hello, world", b"PAR1" + bytes(50) + b"PAR1"])

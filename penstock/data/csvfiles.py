@@ -12,7 +12,7 @@ from penstock.tables import BadTable, stream
 _TABS = (".tsv", ".tab")
 
 
-class Sheet:
+class CsvFile:
     """A CSV file whose first record names its columns.
 
     Values are parted by tabs in .tsv and .tab files, by commas in others. `where` is the setting and the path, for

@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from penstock.data.samples import Chosen, Lines, Samples
+from penstock.data.samples import Samples
+from penstock.data.views import Chosen, Lines
 
 
 def test_chosen_items_are_read_from_where_they_lie() -> None:
