@@ -1,7 +1,7 @@
 """Averaged weights: the moving average of what training went through, which often scores better than its end.
 
 torch.optim.swa_utils.AveragedModel is not used: of buffers it copies all, so that BatchNorm has the statistics of other
-weights, or averages all, which cuts integers off: of a table of positions, with a decay of 0.9999, every fifth is wrong.
+weights, or averages all, which cuts integers off: with a decay of 0.9999 every fifth of a table of positions is wrong.
 """
 
 from __future__ import annotations

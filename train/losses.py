@@ -140,7 +140,7 @@ class _CrossEntropy(_Weighted):
         if weights is None:
             return functional.cross_entropy(logits, targets, label_smoothing=self.smoothing)
         total = functional.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=self.smoothing)
-        return total / (targets @ weights).sum()
+        return total / (targets * weights).sum()  # no product of matrices, which autocast would lower
 
 
 class _Focal(_Weighted):
@@ -170,7 +170,7 @@ class _Focal(_Weighted):
             return each.gather(1, targets[:, None]).mean()
         shares = targets if targets.is_floating_point() else functional.one_hot(targets, logits.shape[1])
         shares = shares.to(logits.dtype)
-        whole = logits.new_tensor(float(len(logits))) if weights is None else (shares @ weights).sum()
+        whole = logits.new_tensor(float(len(logits))) if weights is None else (shares * weights).sum()
         if self.smoothing:
             shares = shares * (1 - self.smoothing) + self.smoothing / logits.shape[1]
         return (shares * (each if weights is None else each * weights)).sum() / whole

@@ -209,6 +209,16 @@ def test_half_precision_is_summed_in_float32(dtype: torch.dtype, task: Any) -> N
     assert torch.equal(loss, losses.build(Loss(), task)(outputs.float(), targets))
 
 
+@pytest.mark.parametrize("name", ["cross-entropy", "focal"])
+def test_autocast_lowers_nothing_of_a_loss(name: Any) -> None:
+    torch.manual_seed(0)
+    logits, shares = torch.randn(50, 3), torch.rand(50, 3)
+    loss = losses.build(Loss(name=name, class_weights=(0.1, 1.0, 7.0), label_smoothing=0.1), "classification")
+    wanted = loss(logits, shares)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(loss(logits, shares), wanted)
+
+
 def test_weights_by_the_data_make_classes_count_alike() -> None:
     counts = np.array([60, 30, 10])
     weights = losses.class_weights(Loss(class_weights=True), "classification", counts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -251,6 +251,8 @@ def test_one_cycle_leaves_sgd_without_momentum_if_so_asked() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(steps=st.integers(1, 60), warmup=st.sampled_from([0.0, 0.01, 0.05, 0.1, 0.125, 0.2, 0.25, 0.5, 0.9, 0.99]))
+@example(steps=10, warmup=0.1)
+@example(steps=4, warmup=0.25)
 def test_one_cycle_has_a_rate_for_every_step_however_few_there_are(steps: int, warmup: float) -> None:
     """torch divides by zero where the rise is one step long, as 0.1 of 10 steps is."""
     found = rates(Schedule(name="onecycle", warmup=warmup), steps, 1)
