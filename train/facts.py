@@ -31,7 +31,7 @@ _PACKAGES = (
 )
 # What changes a run's weights, in the words of a warning; the host's other facts only change its speed.
 _TELLING = {
-    "git.revision": "the code's git revision",
+    "git.revision": "the git revision of the working folder",
     "data": "the data's sha256",
     "device": "the device",
     "devices": "the number of devices",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from penstock import card as cards
@@ -40,7 +41,9 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
             f"--from {path}: records no recipe; only checkpoints of `penstock train` do, of 0.1 and later"
         )
     changes = list(map(parse, overrides))
-    recipe = recipes.make(card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {path}")
+    recipe = recipes.make(
+        card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {quote(str(path))}"
+    )
     named = any(change.path[:1] == ("model",) and change.path[1:] in ((), ("target",)) for change in changes)
     if not named and not cards.trusted(recipe.model.target):
         raise PenstockError(

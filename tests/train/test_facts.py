@@ -161,7 +161,7 @@ def test_what_differs_from_an_earlier_run_is_told_a_sentence_each(found: Facts) 
     )
     now = found.model_copy(update={"git": facts.Git(revision="def", changed=False), "data": "456", "device": "cpu"})
     assert facts.differences(before.model_dump(mode="json"), now) == [
-        "the code's git revision was abc, and is def",
+        "the git revision of the working folder was abc, and is def",
         "the data's sha256 was 123, and is 456",
         "the device was cuda, and is cpu",
         f"the version of torch was 1.0, and is {torch.__version__}",
