@@ -12,6 +12,7 @@ from penstock import card as cards
 from penstock import weights
 from penstock.errors import PenstockError
 from penstock.train import recipe as recipes
+from penstock.train.facts import agreed
 from penstock.train.overrides import parse
 from penstock.train.recipe import Recipe
 
@@ -54,7 +55,12 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
 
 
 def free_folder(folder: Path, path: Path) -> Path:
-    """The folder of a run that repeats an earlier one: `folder`, or `folder-2` if that holds the earlier one's file."""
+    """The folder of a run that repeats an earlier one: `folder`, or `folder-2` if that holds the earlier one's file.
+
+    Raises:
+        PenstockError: as `agreed`.
+    """
     if path.resolve().parent != folder.resolve():
         return folder
-    return next(other for number in count(2) if not (other := folder.with_name(f"{folder.name}-{number}")).exists())
+    others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return Path(agreed("FOLDER", lambda: str(next(other for other in others if not other.exists())), f"--from {path}"))
