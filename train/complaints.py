@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ _EXAMPLES = {
     ("numpy", "path"): "arrays.npz",
     ("recordio", "path"): "train.rec",
 }
+_NO_LIST = ("tuple_type", "list_type")
 _NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
 
 
@@ -53,6 +55,11 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
     value = found[0]["input"]
     if kind in _NO_SECTION:
         return Complaint(first.path, _no_section(first, model, value))
+    if kind in _NO_LIST:
+        return Complaint(
+            first.path,
+            f"{first} is {value!r:.60}; it must be a list, as in {first}=[{json.dumps(value, default=str):.60}]",
+        )
     if kind == "string_type" and isinstance(value, int | float):
         return Complaint(first.path, f'{first} is {value!r:.60}, a number; it must be text: in quotes, "{value!r:.60}"')
     return Complaint(first.path, first_message(error, model))
@@ -61,7 +68,7 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
 def nearest(name: str, known: Sequence[str]) -> str | None:
     """The known name that was probably meant: of the same initials (learning_rate, lr), or of about its letters."""
     words = name.lower().replace("-", "_")
-    initials = "".join(word[:1] for word in words.split("_"))
+    initials = _initials(words)
     if len(initials) > 1 and initials in known:
         return initials
     turned = next((each for each in known if sorted(each) == sorted(words)), None)  # rl, too short to be close to lr
@@ -79,9 +86,18 @@ def _unknown(place: Place, model: type[BaseModel]) -> str:
 
 
 def _in_a_section(name: str, model: type[BaseModel]) -> str | None:
-    """`lr` -> `optim.lr`, place one section alone has such a field."""
-    homes = [section for section, kind in sections(model).items() if name in kind.model_fields]
-    return f"{homes[0]}.{name}" if len(homes) == 1 else None
+    """`lr`, or `learning_rate`, -> `optim.lr`, where one section alone has such a field."""
+    homes = [
+        f"{section}.{field}"
+        for section, kind in sections(model).items()
+        for field in kind.model_fields
+        if field in (name, _initials(name))
+    ]
+    return homes[0] if len(homes) == 1 else None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
 
 
 def _missing(missing: Sequence[Place], content: dict[str, Any], command: str) -> str:

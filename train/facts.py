@@ -8,7 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -31,7 +31,7 @@ _PACKAGES = (
 )
 # What changes a run's weights, in the words of a warning; the host's other facts only change its speed.
 _TELLING = {
-    "git.revision": "the code's git revision",
+    "git.revision": "the git revision of the working folder",
     "data": "the data's sha256",
     "device": "the device",
     "devices": "the number of devices",
@@ -86,7 +86,7 @@ class Facts(Devices):
 
 
 def find(recipe: Recipe, name: str, *, seed_drawn: bool = False) -> Facts:
-    """What there is to find for a run.
+    """What there is to find for a run; of its processes the first asks git and digests the data.
 
     Args:
         recipe: what will be trained.
@@ -103,16 +103,47 @@ def find(recipe: Recipe, name: str, *, seed_drawn: bool = False) -> Facts:
         seed_drawn=seed_drawn,
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         command=_command(sys.argv),
-        git=git(Path.cwd()),
-        data=_digest(recipe),
+        git=git(Path.cwd()) if first_process() else None,
+        data=_digest(recipe) if first_process() else None,
         versions=versions(),
         host=_host(),
     )
 
 
 def drawn_seed() -> int:
-    """A seed from the system's randomness."""
-    return secrets.randbelow(LARGEST_SEED + 1)
+    """A seed from the system's randomness, one for all processes of a run.
+
+    Raises:
+        PenstockError: as `agreed`.
+    """
+    return int(agreed("SEED", lambda: str(secrets.randbelow(LARGEST_SEED + 1)), "--seed random"))
+
+
+def first_process() -> bool:
+    """Whether this is a run's first process, or its only one."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def agreed(name: str, find: Callable[[], str], option: str) -> str:
+    """What all processes of a run are to agree on, found by the one that starts the others, which inherit it.
+
+    Args:
+        name: of the environment's variable, after PENSTOCK_RUN_.
+        find: finds it.
+        option: that asks for it.
+
+    Raises:
+        PenstockError: this is one of several that torchrun has started, none of which comes before the others.
+    """
+    variable = f"PENSTOCK_RUN_{name}"
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        os.environ[variable] = find()
+    elif variable not in os.environ:
+        raise PenstockError(
+            f"{option}: each of torchrun's processes would find its own; give a number to --seed, and a folder of its "
+            "own to --output"
+        )
+    return os.environ[variable]
 
 
 def resolve(machine: Machine) -> Devices:

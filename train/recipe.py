@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import eq
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
@@ -260,7 +261,9 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), **fields: Any) -> Re
         PenstockError: no such recipe, or a field that is unknown or breaks its rule.
     """
     content = recipefiles.read(recipefiles.locate(str(recipe)))
-    return make(content, list(map(parse, overrides)), fields, f"recipe {recipe}", f"penstock train {recipe}")
+    return make(
+        content, list(map(parse, overrides)), fields, f"recipe {recipe}", f"penstock train {quote(str(recipe))}"
+    )
 
 
 def make(
@@ -283,7 +286,8 @@ def make(
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        told = complaint(error, Recipe, content, command)
+        typed = [command, *(f"--set {quote(change.text)}" for change in changes if not change.removes)]
+        told = complaint(error, Recipe, content, " ".join(typed))
         # The last one that set the field, a section around it or a part of it, is what the user has to look at.
         blamed = [change for change in changes if all(map(eq, change.path, told.path)) and not change.removes]
         where = str(blamed[-1]) if blamed and told.path else source

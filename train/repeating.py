@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from penstock import card as cards
 from penstock import weights
 from penstock.errors import PenstockError
 from penstock.train import recipe as recipes
+from penstock.train.facts import agreed
 from penstock.train.overrides import parse
 from penstock.train.recipe import Recipe
 
@@ -40,7 +42,9 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
             f"--from {path}: records no recipe; only checkpoints of `penstock train` do, of 0.1 and later"
         )
     changes = list(map(parse, overrides))
-    recipe = recipes.make(card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {path}")
+    recipe = recipes.make(
+        card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {quote(str(path))}"
+    )
     named = any(change.path[:1] == ("model",) and change.path[1:] in ((), ("target",)) for change in changes)
     if not named and not cards.trusted(recipe.model.target):
         raise PenstockError(
@@ -51,7 +55,12 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
 
 
 def free_folder(folder: Path, path: Path) -> Path:
-    """The folder of a run that repeats an earlier one: `folder`, or `folder-2` if that holds the earlier one's file."""
+    """The folder of a run that repeats an earlier one: `folder`, or `folder-2` if that holds the earlier one's file.
+
+    Raises:
+        PenstockError: as `agreed`.
+    """
     if path.resolve().parent != folder.resolve():
         return folder
-    return next(other for number in count(2) if not (other := folder.with_name(f"{folder.name}-{number}")).exists())
+    others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return Path(agreed("FOLDER", lambda: str(next(other for other in others if not other.exists())), f"--from {path}"))

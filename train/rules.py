@@ -32,7 +32,7 @@ _OF_SCHEDULES = {
     "every": ("step",),
     "milestones": ("multistep",),
     "gamma": ("step", "multistep", "exponential", "plateau"),
-    "least": ("cosine", "linear"),
+    "least": ("cosine", "linear", "onecycle", "plateau"),
     "patience": ("plateau",),
 }
 _OF_LOSSES = {"gamma": ("focal",), "alpha": ("focal",), "delta": ("huber",)}
@@ -86,11 +86,9 @@ def _loss(recipe: Recipe) -> None:
             f"loss.label_smoothing is {smoothing} and optim.label_smoothing {older}; they are one setting: leave the "
             "second at 0, --set optim.label_smoothing=0"
         )
-    if (smoothing or older) and name != "cross-entropy":
+    if (smoothing or older) and recipe.task == "regression":
         field = "loss" if smoothing else "optim"
-        raise ValueError(
-            f"{field}.label_smoothing is {smoothing or older}; loss.name {name} takes none, cross-entropy does"
-        )
+        raise ValueError(f"{field}.label_smoothing is {smoothing or older}; task regression has no labels to smooth")
 
 
 def _class_weights(recipe: Recipe) -> None:
@@ -118,6 +116,8 @@ def _augment(recipe: Recipe) -> None:
 def _schedule(recipe: Recipe) -> None:
     schedule, epochs = recipe.schedule, recipe.epochs
     _unread("schedule", schedule, schedule.name, _OF_SCHEDULES)
+    if schedule.warmup and schedule.name == "plateau":
+        raise ValueError(f"schedule.warmup is {schedule.warmup}; schedule.name plateau counts epochs, and takes none")
     if schedule.name != "multistep":
         return
     stones = schedule.milestones

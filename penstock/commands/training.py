@@ -65,15 +65,16 @@ def train(
     if show:
         print(import_stage("penstock.train.toml", "train").dumps(job.model_dump(mode="json")), end="")
         return
+    facts = import_stage("penstock.train.facts", "train")
     folder = output / job.name
     if repeat is not None:
         folder = import_stage("penstock.train.repeating", "train").free_folder(folder, repeat)
-    facts = import_stage("penstock.train.facts", "train")
     found = facts.find(job, folder.name, seed_drawn=drawn)
-    for difference in facts.differences(earlier, found):
-        print(printable(f"warning: {difference}"), file=sys.stderr)
-    if drawn:
-        say(f"seed {job.seed}")
+    if facts.first_process():
+        for difference in facts.differences(earlier, found):
+            print(printable(f"warning: {difference}"), file=sys.stderr)
+        if drawn:
+            say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
     shown = progress and sys.stderr.isatty()
     trained = loop.train(job, folder, progress=shown, resume=resume, found=found, say=say)

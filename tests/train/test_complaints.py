@@ -30,6 +30,7 @@ OPTIM = ", ".join(recipe.Optim.model_fields)
         ("batch.least=1", "batch.least is unknown; batch has: min, opt, max"),
         ("epoch=3", "epoch is unknown; did you mean epochs? a recipe has: name, task, seed, epochs, "),
         ("lr=0.1", "lr is unknown; did you mean optim.lr? a recipe has: name, task, "),
+        ("learning_rate=0.1", "learning_rate is unknown; did you mean optim.lr? a recipe has: name, task, "),
         ("gamma=0.1", "gamma is unknown; a recipe has: name, task, "),
         ("scheduler.name=step", "scheduler is unknown; did you mean schedule? a recipe has: name, "),
     ],
@@ -46,10 +47,10 @@ def test_an_unknown_field_where_one_is_missing_is_told_beside_it() -> None:
     )
 
 
-def test_all_missing_values_are_in_one_command() -> None:
-    assert said("digits", "epochs=", "optim.lr=", "batch.max=") == (
-        "recipe digits: epochs, optim.lr and batch.max are missing; give them, as in penstock train digits "
-        "--set epochs=EPOCHS --set optim.lr=LR --set batch.max=MAX"
+def test_all_missing_values_are_in_one_command_after_what_was_typed() -> None:
+    assert said("digits", "epochs=", "optim.lr=", "dataset={name='csv-text'}", "preprocess=") == (
+        "recipe digits: epochs, dataset.train and optim.lr are missing; give them, as in penstock train digits --set "
+        """'dataset={name='"'"'csv-text'"'"'}' --set epochs=EPOCHS --set dataset.train=train.csv --set optim.lr=LR"""
     )
 
 
@@ -68,7 +69,9 @@ def test_all_missing_values_are_in_one_command() -> None:
         ("preprocess.kind=video", "preprocess.kind: 'video': must be one of 'image', 'text', 'table'"),
         ("name=7", 'name is 7, a number; it must be text: in quotes, "7"'),
         ("machine.devices=some", "machine.devices: 'some': Input should be a valid integer, "),
-        ("preprocess.mean=[x]", "preprocess.mean: '[x]': "),
+        ("preprocess.mean=[x]", "preprocess.mean is '[x]'; it must be a list, as in preprocess.mean=["),
+        ("preprocess.mean=0.3", "preprocess.mean is 0.3; it must be a list, as in preprocess.mean=[0.3]"),
+        ("optim.freeze=stem.*", "optim.freeze is 'stem.*'; it must be a list, as in optim.freeze=[\"stem.*\"]"),
         ('preprocess.mean=["x"]', "preprocess.mean.0: 'x': "),
         ("optim.name=lion", "optim.name: 'lion': Input should be 'sgd', 'adam' or 'adamw'"),
     ],

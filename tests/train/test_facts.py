@@ -99,6 +99,31 @@ def test_a_drawn_seed_is_one_that_a_recipe_takes() -> None:
     assert all(recipe.load("digits", seed=seed).seed == seed for seed in seeds)
 
 
+def test_processes_that_lightning_starts_inherit_what_the_first_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setenv("PENSTOCK_RUN_SEED", "of an earlier run")
+    seed = facts.drawn_seed()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert [facts.drawn_seed() for _ in range(3)] == [seed] * 3
+
+
+def test_processes_of_torchrun_cannot_agree_and_say_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("PENSTOCK_RUN_SEED", raising=False)
+    with pytest.raises(PenstockError, match=r"^--seed random: each of torchrun's processes would find its own; give"):
+        facts.drawn_seed()
+
+
+def test_the_first_process_alone_asks_git_and_digests(monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+    monkeypatch.chdir(repository)
+    monkeypatch.setattr(data, "digest", lambda _: "123", raising=False)
+    for rank, told in (("0", "123"), ("1", None)):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        found = facts.find(recipe.load("digits"), "digits")
+        assert found.data == told
+        assert (found.git is None) == (told is None)
+
+
 def resolved(there: int, monkeypatch: pytest.MonkeyPatch, **asked: object) -> tuple[str, int, str]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
@@ -161,7 +186,7 @@ def test_what_differs_from_an_earlier_run_is_told_a_sentence_each(found: Facts) 
     )
     now = found.model_copy(update={"git": facts.Git(revision="def", changed=False), "data": "456", "device": "cpu"})
     assert facts.differences(before.model_dump(mode="json"), now) == [
-        "the code's git revision was abc, and is def",
+        "the git revision of the working folder was abc, and is def",
         "the data's sha256 was 123, and is 456",
         "the device was cuda, and is cpu",
         f"the version of torch was 1.0, and is {torch.__version__}",
