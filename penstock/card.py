@@ -13,8 +13,9 @@ from penstock.architecture import Architecture
 from penstock.data.specs import DatasetSpec
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import ITEMS, Preprocess, fits
 from penstock.signature import Signature, first_message
+from penstock.textual import TextPreprocess
 
 SCHEMA = 1
 # Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
@@ -29,7 +30,7 @@ class Card(BaseModel):
     name: str
     architecture: Architecture
     signature: Signature
-    preprocess: ImagePreprocess | None = None
+    preprocess: Preprocess | None = None
     labels: tuple[str, ...] | None = None
     task: str | None = None
     dataset: DatasetSpec | None = None
@@ -62,18 +63,30 @@ def trusted(target: str) -> bool:
 
 def check(path: Path, card: Card) -> None:
     """See that labels and preprocessing are of this model."""
-    inputs = {tensor.name: tensor for tensor in card.signature.inputs}
-    image = card.preprocess
-    if image is not None:
-        taken = inputs.get(image.input)
-        if taken is None or (taken.dtype, taken.shape[1:]) != (image.dtype, image.shape):
-            raise PenstockError(
-                f"{path}: its preprocessing makes {image.input!r} of {image.dtype}{list(image.shape)}; the inputs are "
-                f"{', '.join(map(str, card.signature.inputs))}"
-            )
+    held = card.preprocess
+    if held is not None and not fits(held, card.signature):
+        made = ", ".join(f"{tensor.name!r} of {tensor.dtype}{list(tensor.shape[1:])}" for tensor in held.tensors())
+        raise PenstockError(
+            f"{path}: its preprocessing of {ITEMS[held.kind]} makes {made}; the inputs are "
+            f"{', '.join(map(str, card.signature.inputs))}"
+        )
+    if isinstance(held, TextPreprocess):
+        _see_tokens(path, held, card.signature)
     classes = classes_of(card.signature, card.task)
     if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
         raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
+
+
+def _see_tokens(path: Path, held: TextPreprocess, signature: Signature) -> None:
+    """See that the model has a place in its table for every token: one beyond it would end the run that it came in."""
+    known = signature.ranges.get(held.ids)
+    if known is None or isinstance(known.high, str):
+        return
+    if held.tokens - 1 > known.high:
+        raise PenstockError(
+            f"{path}: its tokenizer makes tokens 0 to {held.tokens - 1}; the model's {held.ids!r} takes 0 to "
+            f"{known.high:g}"
+        )
 
 
 def classes_of(signature: Signature, task: str | None) -> int | str | None:

@@ -18,7 +18,7 @@ from torch import nn
 
 from penstock import architecture as architectures
 from penstock import card as cards
-from penstock import modules, probe, programs, proof, state, weights, zoo
+from penstock import modules, preprocessing, probe, programs, proof, state, weights, zoo
 from penstock.adapter import Call
 from penstock.architecture import Architecture
 from penstock.card import Card
@@ -357,9 +357,7 @@ def _fitting(card: Card, override: Override) -> Card:
     """The card without what a library knows of its model but the user's own inputs or outputs do not bear out."""
     if not override.inputs and not override.keep:
         return card
-    fits = {tensor.name: (tensor.dtype, tensor.shape[1:]) for tensor in card.signature.inputs}
-    image = card.preprocess
-    if image is not None and fits.get(image.input) != (image.dtype, image.shape):
+    if card.preprocess is not None and not preprocessing.fits(card.preprocess, card.signature):
         card = card.model_copy(update={"preprocess": None})
     if card.labels is not None and cards.classes_of(card.signature, card.task) != len(card.labels):
         card = card.model_copy(update={"labels": None, "task": None})

@@ -14,7 +14,7 @@ from penstock.data.specs import DatasetSpec, Part
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.figures import Figures
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess
 from penstock.runtimes import Runner
 from penstock.signature import Signature
 
@@ -31,16 +31,16 @@ class Score:
         return self.correct / self.samples
 
 
-def held_out(spec: DatasetSpec | None, preprocess: ImagePreprocess | None, part: Part = "test") -> Rows:
+def held_out(spec: DatasetSpec | None, preprocess: Preprocess | None, part: Part = "test") -> Rows:
     """A part of the data set that a checkpoint was trained on, ready for the model; `test` has served for nothing else.
 
     Raises:
         PenstockError: the checkpoint records no data set.
     """
-    if spec is None or preprocess is None:
+    if spec is None or (preprocess is None and spec.name != "numpy"):  # whose arrays are what the model takes
         raise PenstockError(
             "accuracy is measured on labelled data, and no data set is recorded for this model: give it with --data "
-            "FILE.npz, which holds `labels` too, or a folder of pictures for each class"
+            "FILE.npz, which holds `labels` too, a folder of pictures for each class, or FILE.csv with a column `label`"
         )
     return datasets.rows(data.load(spec)[part], preprocess)
 
@@ -93,7 +93,7 @@ def figures(first: Any, rows: Rows, task: str | None) -> Figures:
         what = (
             "0 or 1 for each label, [n, labels]" if task == "multilabel" else "the right numbers, [n] or [n, outputs]"
         )
-        raise PenstockError(f"a {task} model is scored beside what is right: the --data file holds `labels`, {what}")
+        raise PenstockError(f"a {task} model is scored beside what is right: an .npz file holds `labels`, {what}")
     try:
         return scores.multilabel(first, rows.labels) if task == "multilabel" else scores.regression(first, rows.labels)
     except ValueError as error:
@@ -105,14 +105,15 @@ def _class_numbers(logits: Any, rows: Rows) -> NDArray[np.int64]:
     if rows.labels is None:
         raise PenstockError(
             "accuracy needs labels: an array `labels` of class numbers in the --data file, or a folder of pictures for "
-            "each class, which bears its number or the label that the model has for it"
+            "each class, which bears its number or the label that the model has for it, or a column `label` in a CSV "
+            "file"
         )
+    if rows.labels.dtype.kind == "f":
+        raise PenstockError("accuracy needs class numbers; the labels of this data are numbers to come near to")
     if logits.ndim != 2:
         raise PenstockError(f"accuracy needs scores of shape [n, classes]; the first output is {list(logits.shape)}")
-    if rows.labels.ndim != 1 or rows.labels.dtype.kind not in "iu":
-        raise PenstockError(
-            f"accuracy needs one class number for each row; the labels are {rows.labels.dtype}{list(rows.labels.shape)}"
-        )
+    if rows.labels.ndim != 1:
+        raise PenstockError(f"accuracy needs one class number for each row; the labels are {list(rows.labels.shape)}")
     out = np.flatnonzero((rows.labels < 0) | (rows.labels >= logits.shape[1]))
     if out.size:
         raise PenstockError(

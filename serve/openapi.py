@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import csv
 import io
 import math
 import re
@@ -14,13 +15,17 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from penstock import sheets
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import answers, predict, protocol, rights, rows
+from penstock.preprocessing import Preprocess
+from penstock.serve import answers, predict, protocol, recorded, rights, rows
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
 from penstock.serve.tensors import BINARY_ONLY
 from penstock.signature import SERVED_DTYPES, Signature, Tensor
 from penstock.synthetic import synthesize
+from penstock.tabular import Column, TablePreprocess
+from penstock.textual import TextPreprocess
 
 # Numbers that a body may hold to be shown whole.
 _MOST_SHOWN = 128
@@ -187,32 +192,43 @@ def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:
     tables = {model.name: {"value": text} for model in models if (text := _csv(model))}
     if tables:
         content["text/csv"]["examples"] = tables
-    readings = [
-        f"{model.name} takes images, read as {_reading(model.receipt.preprocess)}."
-        for model in models
-        if model.receipt and model.receipt.preprocess
-    ]
-    form = content["multipart/form-data"]["schema"]
-    form["description"] = " ".join(["One image file or several, each answered in order.", *readings])
+    readings = {model.name: _reading(held) for model in models if (held := predict.of(model)) is not None}
+    pictures = {model.name for model in models if isinstance(predict.of(model), ImagePreprocess)}
+    form, held = content["multipart/form-data"]["schema"], content["application/json"]["schema"]
+    form["description"] = " ".join(
+        [
+            "One image file or several, each answered in order.",
+            *(f"{name} takes {text}." for name, text in readings.items() if name in pictures),
+        ]
+    )
+    others = [f"{name} takes {text}." for name, text in readings.items() if name not in pictures]
+    held["description"] = " ".join([held["description"], *others])
 
 
-def _reading(image: ImagePreprocess) -> str:
-    colour = "grey" if image.mode == "L" else "RGB"
-    cut = f", cut from the centre of a shorter side of {image.resize_shorter}" if image.resize_shorter else ""
-    return f"{image.width} x {image.height} pixels in {colour}{cut}"
+def _reading(held: Preprocess) -> str:
+    if isinstance(held, TextPreprocess):
+        return f"texts, of which it reads the first {held.length} tokens"
+    if isinstance(held, TablePreprocess):
+        return f"table rows, {recorded.columns_of(held)}"
+    colour = "grey" if held.mode == "L" else "RGB"
+    cut = f", cut from the centre of a shorter side of {held.resize_shorter}" if held.resize_shorter else ""
+    return f"images, read as {held.width} x {held.height} pixels in {colour}{cut}"
 
 
 def predict_examples(model: Model) -> dict[str, Any]:
     """JSON bodies that a model answers, by the form that they are in: what stands under its name."""
     found: dict[str, Any] = {}
-    if model.receipt and model.receipt.preprocess:
+    preprocess = predict.of(model)
+    if isinstance(preprocess, ImagePreprocess):
         found["image"] = base64.b64encode(_picture()).decode()
-    if predict.takes_text(model):
+    if isinstance(preprocess, TextPreprocess) or predict.takes_text(model):
         found["text"] = "Water flows."
+    if isinstance(preprocess, TablePreprocess):
+        found["row"] = {column.name: _usual(column) for column in preprocess.columns}
     held, inputs = rows.columns(model.signature), example_inputs(model.signature)
     if inputs is None:
         return found
-    if held is not None:
+    if held is not None and preprocess is None:
         found["row"] = (
             {name: _first(inputs[name]) for name in held.names} if held.names else inputs[held.tensors[0].name][0]
         )
@@ -222,12 +238,25 @@ def predict_examples(model: Model) -> dict[str, Any]:
 
 def _csv(model: Model) -> str:
     """A table with a header that a model answers, or nothing."""
+    preprocess = predict.of(model)
+    if isinstance(preprocess, TextPreprocess):
+        return f"{sheets.TEXT}\nWater flows.\n"
+    if isinstance(preprocess, TablePreprocess):
+        buffer = io.StringIO()
+        values = [_usual(column) for column in preprocess.columns]
+        csv.writer(buffer, lineterminator="\n").writerows([preprocess.names, values])
+        return buffer.getvalue()
     held, inputs = rows.columns(model.signature), example_inputs(model.signature)
     if held is None or inputs is None:
         return ""
     names = held.names or [f"column{number + 1}" for number in range(held.count)]
     values = [_first(inputs[name]) for name in held.names] if held.names else inputs[held.tensors[0].name][0]
     return f"{','.join(names)}\n{','.join(str(value).lower() for value in values)}\n"
+
+
+def _usual(column: Column) -> float | str:
+    """A value that a column may have."""
+    return round(column.mean, 3) if column.kind == "number" else column.categories[0]
 
 
 def _first(rows: Any) -> Any:

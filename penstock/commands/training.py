@@ -40,8 +40,8 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Labelled data: .npz with each input by name and class numbers as `labels`, or a folder of pictures "
-            "for each class."
+            help="Labelled data: .npz with each input by name and class numbers as `labels`, a folder of pictures "
+            "for each class, or a .csv of texts or table rows with a column `label`."
         ),
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Show the figures of each class, too.")] = False,
@@ -74,7 +74,9 @@ def evaluate(
         choice = checkpoints.choice(ema, key, prefix, None)
         overridden = checkpoints.override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
     about, runner = checkpoints.opened(path, overridden)
-    given = datasets.read(data, about.preprocess, about.labels) if data else None
+    given = None
+    if data is not None:
+        given = datasets.read(data, about.preprocess, about.labels, task=about.task, dataset=about.dataset)
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:

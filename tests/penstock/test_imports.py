@@ -16,7 +16,7 @@ STAGES = ("train", "export", "serve", "bench")
 HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
-    "onnxslim",
+    "onnxslim", "tokenizers",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -83,17 +83,21 @@ TORCH_FREE = (
     "penstock.parity",
     "penstock.predictions",
     "penstock.preprocess",
+    "penstock.preprocessing",
     "penstock.progress",
     "penstock.rows",
     "penstock.receipt",
     "penstock.replay",
     "penstock.scores",
     "penstock.screen",
+    "penstock.sheets",
     "penstock.signature",
     "penstock.spool",
     "penstock.summaries",
     "penstock.synthetic",
     "penstock.tables",
+    "penstock.tabular",
+    "penstock.textual",
     "penstock.timing",
     "penstock.parents",
     "penstock.trial",
