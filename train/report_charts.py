@@ -102,7 +102,10 @@ def reliability(calibration: Calibration) -> Element:
     records = [record for record in summaries.bins(calibration) if record["rows"]]
     points = tuple(
         Point(
-            r["confidence"], r["accuracy"], f"{r['rows']:,} rows, {r['confidence']:.3f} sure, {r['accuracy']:.3f} right"
+            r["confidence"],
+            r["accuracy"],
+            f"{r['rows']:,} rows, {r['confidence']:.3f} sure, {r['accuracy']:.3f} right",
+            hollow=r["rows"] < _FEW_ROWS,
         )
         for r in records
     )
@@ -110,8 +113,9 @@ def reliability(calibration: Calibration) -> Element:
     made = [ideal, Series("the answers", 0, points)]
     x, y = (scales.linear(name, (0.0, 1.0)) for name in ("confidence", "share that is right"))
     says = (
-        f"Answers by how sure they are, in {len(calibration.counts)} bins; hollow ones hold under {_FEW_ROWS} rows. Under the diagonal they are surer than they "
-        f"are right. The expected calibration error is {shown(calibration.error)}."
+        f"Answers by how sure they are, in {len(calibration.counts)} bins; hollow ones hold under {_FEW_ROWS} rows. "
+        "Under the diagonal they are surer than they are right. "
+        f"The expected calibration error is {shown(calibration.error)}."
     )
     chart = charts.plot("reliability", "Reliability", says, made, x, y)
     rows = [

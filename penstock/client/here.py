@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import evaluation, predictions
-from penstock.client import results
+from penstock.client import feeds, results
 from penstock.client.desk import Desk, Wishes, progress
+from penstock.client.feeds import About, NotTaken
 from penstock.client.parcels import Parcel, parcels, sources
 from penstock.client.results import Row
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, Say
-from penstock.preprocess import ImagePreprocess
 from penstock.runtimes import Runner
-from penstock.signature import Signature
-from penstock.tables import is_number
-
-Inputs = dict[str, NDArray[Any]]
-# A text's column in a table of several.
-_TEXT = "text"
-
-
-class About(Protocol):
-    """What a checkpoint's card and an artifact's receipt say alike."""
-
-    signature: Signature
-    labels: tuple[str, ...] | None
-    task: str | None
-    preprocess: Any
-
-
-class NotTaken(PenstockError):
-    """A kind of file that the model takes none of, however few are given."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +25,7 @@ class Model:
     """A runner, and what its checkpoint or artifact says of it."""
 
     runner: Runner
-    about: Any
+    about: About
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
@@ -98,7 +78,7 @@ def _rows(model: Model, parcel: Parcel, top_k: int) -> list[Row]:
 def _answer(model: Model, parcel: Parcel, top_k: int) -> Mapping[str, Any]:
     """What a server would say to the parcel."""
     about, signature = model.about, model.about.signature
-    inputs = _READ[parcel.kind](about, [piece.content for piece in parcel.pieces])
+    inputs = feeds.inputs(about, parcel)
     signature.check(inputs, limit_batch=False)
     if isinstance(signature.inputs[0].shape[0], str):
         outputs = evaluation.outputs(model.runner, Rows(inputs, None), signature.max_batch, signature.min_batch)
@@ -122,96 +102,3 @@ def _listed(array: NDArray[Any]) -> Any:
         ]
         return np.array(texts, object).reshape(array.shape).tolist()
     return array.tolist()
-
-
-def _kind(about: About) -> str | None:
-    return None if about.preprocess is None else about.preprocess.kind
-
-
-def _images(about: About, contents: list[Any]) -> Inputs:
-    preprocess = about.preprocess
-    if not isinstance(preprocess, ImagePreprocess):
-        raise NotTaken(f"the model records no preprocessing of pictures; {_takes(about)}")
-    found = [preprocess.read(data if isinstance(data, bytes) else Path(data).read_bytes()) for data in contents]
-    return {preprocess.input: np.concatenate(found)}
-
-
-def _tensors(about: About, contents: list[Any]) -> Inputs:
-    return {name: np.concatenate([content[name] for content in contents]) for name in contents[0]}
-
-
-def _texts(about: About, contents: list[Any]) -> Inputs:
-    if _kind(about) == "text":
-        return dict(about.preprocess.rows(contents))
-    (first, *others) = about.signature.inputs
-    if others or first.dtype != "object":
-        raise NotTaken(f"the model takes no text: it records no tokenizer; {_takes(about)}")
-    return {first.name: np.array(contents, object).reshape(len(contents), *[1] * (len(first.shape) - 1))}
-
-
-def _table(about: About, contents: list[Any]) -> Inputs:
-    header, _ = contents[0]
-    rows = [row for _, row in contents]
-    if _kind(about) == "table":
-        names = list(header or (column.name for column in about.preprocess.columns))
-        return dict(about.preprocess.rows([_record(names, row) for row in rows]))
-    if _kind(about) == "text" or about.signature.inputs[0].dtype == "object":
-        place = _text_column(header, len(rows[0]))
-        return _texts(about, [row[place] for row in rows])
-    if _kind(about) == "image":
-        raise NotTaken(f"the model takes no table rows; {_takes(about)}")
-    return _numbers(about, header, rows)
-
-
-def _record(names: list[str], row: list[str]) -> dict[str, str]:
-    if len(row) != len(names):
-        raise PenstockError(f"the row has {len(row)} values; the table has {len(names)} columns")
-    return dict(zip(names, row, strict=True))
-
-
-def _text_column(header: list[str] | None, width: int) -> int:
-    if header and _TEXT in header:
-        return header.index(_TEXT)
-    if width != 1:
-        raise NotTaken(f"the table has no column {_TEXT!r}; its columns are {', '.join(header or []) or 'not named'}")
-    return 0
-
-
-def _numbers(about: About, header: list[str] | None, rows: list[list[str]]) -> Inputs:
-    """Rows of numbers for a model whose one input is a row, or each of whose inputs is a column."""
-    tensors = about.signature.inputs
-    if header and all(tensor.name in header and len(tensor.shape) <= 2 for tensor in tensors):
-        return {
-            tensor.name: _column(tensor.dtype, [_cell(_record(header, row)[tensor.name]) for row in rows], tensor.shape)
-            for tensor in tensors
-        }
-    if len(tensors) != 1 or len(tensors[0].shape) != 2:
-        raise NotTaken(f"the model takes no table rows; {_takes(about)}")
-    widths = {len(row) for row in rows}
-    if len(widths) != 1:
-        raise PenstockError(f"rows have {' and '.join(map(str, sorted(widths)))} values")
-    return {tensors[0].name: np.array([[_cell(cell) for cell in row] for row in rows]).astype(tensors[0].dtype)}
-
-
-def _column(dtype: str, values: list[float], shape: tuple[Any, ...]) -> NDArray[Any]:
-    return np.array(values).astype(dtype).reshape(len(values), *[1] * (len(shape) - 1))
-
-
-def _cell(text: str) -> float:
-    if not is_number(text):
-        raise PenstockError(f"a value is {text[:40]!r}; it must be a number")
-    return float(text)
-
-
-def _request(about: About, contents: list[Any]) -> Inputs:
-    raise NotTaken("a .json file is a request to a server; to a model that is run here give arrays, an .npz file")
-
-
-def _takes(about: About) -> str:
-    """What the model takes, in words."""
-    words = {"image": "pictures", "text": "texts: .txt, or .csv with a column text", "table": "table rows: .csv"}
-    names = ", ".join(tensor.name for tensor in about.signature.inputs)
-    return f"it takes {words.get(_kind(about) or '', f'arrays: an .npz file with {names}')}"
-
-
-_READ = {"image": _images, "tensors": _tensors, "text": _texts, "table": _table, "json": _request}
