@@ -1,4 +1,4 @@
-"""Jobs: what a recipe comes to with its data at hand: the parts, the preprocessing that was found, the network, the card."""
+"""Jobs: what a recipe comes to with its data at hand: parts, the preprocessing that was found, network and card."""
 
 from __future__ import annotations
 

@@ -144,6 +144,7 @@ def _put(state: State, trainer: Any, learner: Learner) -> None:
     for counts in (progress.current, progress.total):
         counts.ready = counts.started = counts.processed = counts.completed = state.epoch
     trainer.fit_loop.epoch_loop._batches_that_stepped = held["steps"]
+    trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = held["steps"]
     state.held = {}
 
 

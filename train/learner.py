@@ -51,8 +51,13 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._call: Any = torch.compile(self.net) if recipe.machine.compile else self.net
         self._sums: dict[str, Tensor] = {}
         self.confusion: Tensor | None = None
+        self._stepped = 0
+        self._kept = contextlib.ExitStack()
         self._before: tuple[Tensor, Batch] | None = None
         self.plateau: Any = None
+
+    def on_train_start(self) -> None:
+        self._stepped = self.trainer.global_step
 
     def on_train_epoch_start(self) -> None:
         # By its number alone, so that an epoch draws the same whether the run was interrupted before it or not.
@@ -70,12 +75,15 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2).to(loss.device)
         return loss
 
-    def on_before_zero_grad(self, optimizer: Any) -> None:
-        if self.averaged is not None and self.training:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = self.trainer.global_step  # of several batches that make one, the last moves it
+        if self.averaged is not None and step != self._stepped:
             self.averaged.update(self.net)
+        self._stepped = step
 
     def on_validation_epoch_start(self) -> None:
         self._sums, self.confusion = {}, None
+        self._kept.enter_context(self.as_kept())
 
     def validation_step(self, batch: Batch, index: int) -> None:
         inputs, targets = self.ready(batch, learning=False)
@@ -95,6 +103,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             self._add(absolute=off.abs().mean(1).sum(), squared=(off**2).mean(1).sum())
 
     def on_validation_epoch_end(self) -> None:
+        self._kept.close()
         if self.trainer.world_size > 1:
             together = {name: self.trainer.strategy.reduce(held, reduce_op="sum") for name, held in self._sums.items()}
         else:
@@ -160,7 +169,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         np.savez(path, **arrays, labels=targets.cpu().numpy())
         raise PenstockError(
             f"recipe {self.recipe.name}: the loss is {float(seen[0])} in epoch {self.current_epoch + 1}; the batch is "
-            f"kept as {path}; a smaller optim.lr, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
+            f"kept as {path}; a smaller rate, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
         )
 
     def _confuse(self, targets: Tensor, said: Tensor, classes: int) -> None:

@@ -202,7 +202,7 @@ def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress
         num_nodes=machine.nodes,
         precision=_PRECISION[machine.precision],
         strategy="auto",
-        sync_batchnorm=machine.sync_batchnorm,
+        sync_batchnorm=machine.sync_batchnorm and device.resolve(machine) == "cuda",  # there is none for the CPU
         use_distributed_sampler=False,  # loaders.Order knows of ranks
         accumulate_grad_batches=recipe.optim.accumulate,
         gradient_clip_val=clip,
