@@ -14,7 +14,7 @@ from penstock.architecture import Architecture
 from penstock.data.specs import DatasetSpec
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
-from penstock.preprocessing import ITEMS, Preprocess, fits
+from penstock.preprocessing import Preprocess, fits
 from penstock.signature import Signature, first_message
 from penstock.textual import TextPreprocess
 
@@ -90,8 +90,7 @@ def check(path: Path, card: Card) -> None:
     if held is not None and not fits(held, card.signature):
         made = ", ".join(f"{tensor.name!r} of {tensor.dtype}{list(tensor.shape[1:])}" for tensor in held.tensors())
         raise PenstockError(
-            f"{path}: its preprocessing of {ITEMS[held.kind]} makes {made}; the inputs are "
-            f"{', '.join(map(str, card.signature.inputs))}"
+            f"{path}: its preprocessing makes {made}; the inputs are {', '.join(map(str, card.signature.inputs))}"
         )
     if isinstance(held, TextPreprocess):
         _see_tokens(path, held, card.signature)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import errno
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import sheets
+from penstock import arrayfiles, sheets
 from penstock.data.samples import Kind, Samples
 from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.preprocessing import ITEMS, Preprocess
 from penstock.progress import bar
-from penstock.spool import LEAST, pick, spooled
+from penstock.spool import pick, spooled
 from penstock.tabular import BadRow
 from penstock.textual import BadText
 
@@ -30,7 +27,6 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 _CHUNK = 16
 # The preprocessing that takes items of each kind.
 _TAKEN_BY: dict[Kind, str | None] = {"image": "image", "text": "text", "row": "table", "arrays": None}
-_MAGIC = np.lib.format.MAGIC_PREFIX
 
 
 @dataclass(frozen=True)
@@ -152,7 +148,7 @@ def read(
             raise PenstockError(f"--data {path}: holds pictures; {_takes(preprocess)}")
         return _from_pictures(path, pictures, preprocess, labels, limit)
     if arrays:
-        return _checked(path, {file.stem: _read_npy(file) for file in arrays}, task)
+        return _checked(path, {file.stem: arrayfiles.read_npy(file) for file in arrays}, task)
     raise PenstockError(f"--data {path}: holds no .npy files, and no pictures ({', '.join(PICTURES)})")
 
 
@@ -241,87 +237,13 @@ def _class_numbers(path: Path, pictures: Sequence[Path], labels: Sequence[str] |
     return None
 
 
-def _read_npy(file: Path) -> NDArray[np.generic]:
-    with _reading(file, ".npy file of one plain array"), file.open("rb") as opened:
-        return np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
-
-
 def read_npz(path: Path, task: str | None = None) -> Rows:
     """Rows from an .npz file with one array for each input, by name, and labels of the task, if known.
 
     Raises:
         PenstockError: the file is missing, not an .npz, holds pickled objects or arrays of different lengths.
     """
-    return _checked(path, read_arrays(path), task)
-
-
-def read_arrays(path: Path, option: str = "--data") -> dict[str, Any]:
-    """The arrays of an .npz file, by name; large ones are spools.
-
-    Args:
-        path: the file.
-        option: what the user gave it with, for errors.
-
-    Raises:
-        PenstockError: the file is missing, not an .npz, or holds pickled objects.
-    """
-    with _reading(path, ".npz file of plain arrays", option), np.load(path, allow_pickle=False) as archive:
-        return {name: _array(archive, name) for name in archive.files}
-
-
-def _array(archive: Any, name: str) -> Any:
-    """An array of an .npz file; a large one goes to a spool without ever being whole in memory."""
-    entry = f"{name}.npy"
-    if entry not in archive.zip.namelist():
-        return np.asarray(archive[name])
-    with archive.zip.open(entry) as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            return np.asarray(archive[name])
-    with archive.zip.open(entry) as file:
-        shape, by_columns, dtype = npy_header(file)
-        if not shape or by_columns or dtype.hasobject or math.prod(shape) * dtype.itemsize < LEAST:
-            return np.asarray(archive[name])
-        return spooled(_parts(file, shape, dtype), shape[0], dtype, shape[1:])
-
-
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The shape of a .npy file's array, whether it lies by columns, and its dtype; the file is read up to its numbers.
-
-    Raises:
-        ValueError: it is no such file.
-    """
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
-
-
-def _parts(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    row = math.prod(shape[1:]) * dtype.itemsize
-    for start in range(0, shape[0], _CHUNK):
-        count = min(_CHUNK, shape[0] - start)
-        data = file.read(count * row)
-        if len(data) < count * row:
-            raise EOFError("it ends before its last row")
-        yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
-
-
-@contextmanager
-def _reading(path: Path, kind: str, option: str = "--data") -> Iterator[None]:
-    """Turn numpy's refusal of a file into one sentence."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise PenstockError(f"{option} {path}: no such file") from None
-    except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise  # a spool's, not the file's
-        # numpy takes anything for pickled objects, and says how to load them, which nobody should.
-        reason = "" if "pickle" in str(error) else f" ({error})"
-        raise PenstockError(f"{option} {path}: not an {kind}{reason}") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
-        raise PenstockError(f"{option} {path}: damaged {kind.split()[0]} file ({error})") from None
+    return _checked(path, arrayfiles.read_npz(path), task)
 
 
 def _checked(path: Path, arrays: dict[str, Any], task: str | None = None) -> Rows:

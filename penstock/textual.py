@@ -176,6 +176,17 @@ def from_folder(folder: Path, length: int, ids: str = "ids", mask: str = "mask")
     most = min((limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT), default=length)
     if length > most:
         raise PenstockError(f"length is {length}; the model in {folder} takes {most} tokens at most")
+    held = _of_folder(folder, settings)
+    pad = _pad(folder, held, settings)
+    held.no_padding()
+    held.no_truncation()
+    made = TextPreprocess(ids=ids, mask=mask, tokenizer=held.to_str(), length=length, pad=pad)
+    made.rows([""])  # which refuses a length that the special tokens alone pass
+    return made
+
+
+def _of_folder(folder: Path, settings: dict[str, Any]) -> Any:
+    """The library's tokenizer of a folder."""
     library = _library()
     file, words = folder / "tokenizer.json", folder / "vocab.txt"
     if not file.is_file() and not words.is_file():
@@ -192,12 +203,7 @@ def from_folder(folder: Path, length: int, ids: str = "ids", mask: str = "mask")
         raise PenstockError(f"{error.filename}: cannot be read: {error.strerror}") from None
     except Exception as error:  # the library raises bare Exceptions
         raise PenstockError(f"{folder}: its tokenizer cannot be read: {first_line(error)}") from None
-    pad = _pad(folder, held, settings)
-    held.no_padding()
-    held.no_truncation()
-    made = TextPreprocess(ids=ids, mask=mask, tokenizer=held.to_str(), length=length, pad=pad)
-    made.rows([""])  # which refuses a length that the special tokens alone pass
-    return made
+    return held
 
 
 def _settings(file: Path) -> dict[str, Any]:

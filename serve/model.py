@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, trial
+from penstock import artifact, preprocessing, trial
 from penstock.arrays import take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
-from penstock.preprocess import ImagePreprocess, decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner
 from penstock.serve.batches import LAST, Item, Reply
@@ -32,13 +31,6 @@ from penstock.serve.splits import Split
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
-from penstock.textual import TextPreprocess
-
-# A PNG of one black pixel.
-_DOT = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
-)
 
 _ids = itertools.count(1)
 
@@ -243,7 +235,8 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
             f"{found.folder}: its receipt says version {receipt.version} of {receipt.name}, so it must lie in "
             f"{receipt.name}/{receipt.version}; to go back to an older version, take out those above it"
         )
-    _warm(receipt)
+    if receipt.preprocess is not None:
+        preprocessing.warm(receipt.preprocess)
 
     engine = receipt.runtime == "tensorrt"
     if limits.instances is None:
@@ -267,18 +260,6 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
     model = Model(receipt.name, receipt.version, receipt.signature, receipt, make, limits, metrics)
     model.file_bytes = sum(file.bytes for name, file in receipt.files.items() if name != artifact.GOLDEN)
     return model
-
-
-def _warm(receipt: Receipt) -> None:
-    """Have read what the first picture or text would be kept waiting by: Pillow's decoders, a tokenizer.
-
-    Raises:
-        PenstockError: a package is not installed, or the tokenizer is damaged.
-    """
-    if isinstance(receipt.preprocess, ImagePreprocess):
-        receipt.preprocess.apply(decode_image(_DOT))
-    elif isinstance(receipt.preprocess, TextPreprocess):
-        receipt.preprocess.rows([""])
 
 
 def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:

@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import datasets
+from penstock import arrayfiles, datasets
 from penstock.data.samples import Samples
 from penstock.data.specs import Arrays, Part
 from penstock.data.split import split_off
@@ -55,7 +55,7 @@ def load(spec: Arrays) -> dict[Part, Samples]:
     """
     path = Path(spec.path)
     where = f"dataset.path {printable(spec.path)}"
-    arrays = datasets.read_arrays(path, "dataset.path")
+    arrays = arrayfiles.read_npz(path, "dataset.path")
     datasets.see_rows(where, arrays)
     if "labels" not in arrays:
         raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")

@@ -47,6 +47,7 @@ AT_MODULE_LEVEL = {
 # These run where torch is not installed: none of their code reaches for it, at any depth.
 TORCH_FREE = (
     "penstock",
+    "penstock.arrayfiles",
     "penstock.arrays",
     "penstock.artifact",
     "penstock.buckets",

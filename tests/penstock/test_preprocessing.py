@@ -72,12 +72,12 @@ def test_a_card_whose_model_takes_what_is_made_passes(held: Preprocess) -> None:
 
 @pytest.mark.parametrize(
     ("held", "made"),
-    [(PICTURES, "pictures makes 'image' of float32"), (TEXTS, r"texts makes 'ids' of int64\[4\]"),
-     (ROWS, r"table rows makes 'row' of float32\[3\]")],
+    [(PICTURES, "makes 'image' of float32"), (TEXTS, r"makes 'ids' of int64\[4\]"),
+     (ROWS, r"makes 'row' of float32\[3\]")],
 )  # fmt: skip
 def test_a_card_whose_model_takes_something_else_is_refused(held: Preprocess, made: str) -> None:
     wrong = card(None).model_copy(update={"preprocess": held})
-    with pytest.raises(PenstockError, match=rf"its preprocessing of {made}.*the inputs are x:float32\[batch,2\]"):
+    with pytest.raises(PenstockError, match=rf"its preprocessing {made}.*the inputs are x:float32\[batch,2\]"):
         cards.check(Path("x.pth"), wrong)
 
 

@@ -19,6 +19,7 @@ from penstock import tabular, textual
 from penstock.client import run
 from penstock.client.run import Wishes
 from penstock.data.specs import CsvText
+from penstock.errors import PenstockError
 from penstock.preprocessing import Preprocess
 from penstock.serve import predict
 from penstock.serve.errors import RequestError
@@ -269,10 +270,22 @@ def test_the_client_sends_files_of_texts_and_of_rows(
 def test_an_artifact_with_a_damaged_tokenizer_is_not_served(
     folder: Path, tmp_path: Path, fake_artifact: Callable[..., Any]
 ) -> None:
-    from penstock.errors import PenstockError
-
     damaged = TEXTS.model_copy(update={"tokenizer": "{}"})
     signature = load(folder / "said", Limits(), Metrics()).signature
     fake_artifact(tmp_path, "damaged", signature, preprocess=damaged)
     with pytest.raises(PenstockError, match="the recorded tokenizer cannot be read"):
         load(tmp_path / "damaged", Limits(), Metrics())
+
+
+def test_a_benchmark_sends_the_tensors_of_a_csv_file(recorded: Server, folder: Path, tmp_path: Path) -> None:
+    from penstock.bench import server
+    from penstock.bench.server import Plan
+    from penstock.bench.sources import Wanted
+
+    data = tmp_path / "said.csv"
+    data.write_bytes(as_csv(["text", "label"], [[text, "good"] for text in SAID]))
+    quick = {"seconds": 0.4, "warmup_s": 0.1, "processes": 1, "concurrency": (1,)}
+    result = server.measure(recorded.url, "mood", Plan(wanted=Wanted(data=data, artifact=folder / "mood"), **quick))
+    assert (result["payload"]["form"], len(result["runs"][0]["failures"])) == ("v2-binary", 0)
+    with pytest.raises(PenstockError, match="texts and table rows become numbers as a receipt says; give --artifact"):
+        server.measure(recorded.url, "mood", Plan(wanted=Wanted(data=data), **quick))

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from penstock import checkpoint, data, datasets
 from penstock.errors import PenstockError
+from penstock.figures import Classification
 from penstock.train import loop, recipe
 from penstock.train.loop import Trained
 from penstock.train.recipe import Recipe
@@ -33,7 +34,19 @@ def run(job: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def test_a_run_leaves_its_checkpoints_and_logs_and_nothing_else(run: Trained) -> None:
     folder = run.best.parent
-    assert sorted(path.name for path in folder.iterdir()) == ["best.pth", "last.pth", "logs"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "best.pth",
+        "confusion.png",
+        "curves.png",
+        "history.jsonl",
+        "last.pth",
+        "logs",
+        "reliability.png",
+        "report.html",
+        "right.png",
+        "state.pt",
+        "wrong.png",
+    ]
     assert (run.best, run.last, run.logs) == (folder / "best.pth", folder / "last.pth", folder / "logs")
     assert list(run.logs.rglob("metrics.csv"))
     assert list(run.logs.rglob("events.out.tfevents.*"))
@@ -74,8 +87,9 @@ def test_the_score_is_that_of_the_best_checkpoint_on_the_held_out_part(run: Trai
     with torch.inference_mode():
         logits = module(torch.from_numpy(job.preprocess.normalize(part.items)))
     correct = int((logits.argmax(1).numpy() == part.labels).sum())
-    assert (run.score.correct, run.score.samples) == (correct, len(part.labels))
-    assert run.score.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
+    assert isinstance(run.figures, Classification)
+    assert (run.figures.correct, run.figures.samples) == (correct, len(part.labels))
+    assert run.figures.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
 
 
 def test_the_recorded_metrics_are_those_of_the_weights_beside_them(run: Trained, job: Recipe) -> None:
@@ -100,25 +114,6 @@ def test_the_same_recipe_gives_the_same_weights_again(run: Trained, job: Recipe,
     again = loop.train(job, tmp_path, progress=False)
     first, second = (torch.load(path, weights_only=True)["state_dict"] for path in (run.last, again.last))
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_an_augmented_image_is_moved_by_whole_pixels_its_border_repeated() -> None:
-    torch.manual_seed(0)
-    images = torch.randn(200, 2, 4, 5)
-    moved = loop._shifted(images, 1)
-    seen = set()
-    for before, after in zip(images, moved, strict=True):
-        padded = np.pad(before.numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
-        candidates = {(y, x): padded[:, y : y + 4, x : x + 5] for y in range(3) for x in range(3)}
-        found = [offset for offset, picture in candidates.items() if np.array_equal(picture, after.numpy())]
-        assert len(found) == 1
-        seen.update(found)
-    assert len(seen) == 9
-
-
-def test_without_augmentation_images_are_left_alone() -> None:
-    images = torch.randn(3, 1, 4, 4)
-    assert loop._shifted(images, 0) is images
 
 
 @pytest.mark.parametrize("classes", [1, 9])
@@ -163,7 +158,13 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(t
     assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
     assert "trained" not in out
-    assert sorted(path.name for path in best.parent.iterdir()) == ["best.pth", "last.pth", "logs"]
+    assert sorted(path.name for path in best.parent.iterdir()) == [
+        "best.pth",
+        "history.jsonl",
+        "last.pth",
+        "logs",
+        "state.pt",
+    ]
     for name in ("best.pth", "last.pth"):
         held = checkpoint.load(best.with_name(name))
         assert held.proof.loaded == held.proof.expected
