@@ -45,12 +45,14 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
     recipe = recipes.make(
         card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {quote(str(path))}"
     )
-    named = any(change.path[:1] == ("model",) and change.path[1:] in ((), ("target",)) for change in changes)
-    if not named and not cards.trusted(recipe.model.target):
-        raise PenstockError(
-            f"--from {path}: names the network {recipe.model.target!r}, whose import would run its code; if you trust "
-            f"it, name it yourself: --set model.target={recipe.model.target}"
-        )
+    typed = [change.text for change in changes if change.path[0] == "model"]
+    for target in cards.targets(recipe.model):
+        if not cards.trusted(target) and not any(target in text for text in typed):
+            where = "model.target" if target == recipe.model.target else "model.kwargs.….target"
+            raise PenstockError(
+                f"--from {path}: names the network {target!r}, whose import would run its code; if you trust it, name "
+                f"it yourself: --set {where}={target}"
+            )
     return Earlier(recipe, card.facts or {})
 
 
