@@ -51,6 +51,13 @@ def shown(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
+def cell(name: str, value: Any) -> str:
+    """A value of a record as a table shows it: shares to four digits, so that they stand under each other."""
+    if value is not None and name in ("precision", "recall", "f1"):
+        return f"{value:.4f}"
+    return str(value) if isinstance(value, str | int) else shown(value)
+
+
 def overall(figures: Figures) -> dict[str, float | int | None]:
     """The figures of all classes or outputs together, by name; None where there is none."""
     found: dict[str, float | int | None]

@@ -99,13 +99,9 @@ def _results(figures: Figures, labels: Sequence[str] | None) -> list[Element]:
     records = summaries.per_class(figures, labels)
     if len(records) > 1:
         columns = list(records[0])
-        rows = [[_cell(record[name]) for name in columns] for record in records]
+        rows = [[summaries.cell(name, value) for name, value in record.items()] for record in records]
         content.append(parts.table("classes", Table(f"Figures of each {columns[0]}", columns, rows)))
     return content
-
-
-def _cell(value: object) -> str:
-    return str(value) if isinstance(value, str | int) else summaries.shown(value if isinstance(value, float) else None)
 
 
 def _cases(cases: Cases, numbers: bool) -> list[Section]:

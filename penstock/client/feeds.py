@@ -15,7 +15,7 @@ from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.preprocessing import Preprocess
-from penstock.signature import Signature
+from penstock.signature import Signature, Tensor
 from penstock.tables import is_number
 from penstock.tabular import BadRow, TablePreprocess
 from penstock.textual import BadText, TextPreprocess
@@ -123,24 +123,37 @@ def _numbers(about: About, header: list[str], rows: list[list[str]]) -> Inputs:
     """Rows of numbers for a model whose one input is a row, or each of whose inputs is a column."""
     tensors = about.signature.inputs
     if all(tensor.name in header and len(tensor.shape) <= 2 for tensor in tensors):
-        places = {tensor.name: header.index(tensor.name) for tensor in tensors}
+        places = [header.index(tensor.name) for tensor in tensors]
+        columns = [[row[place] for row in rows] for place in places]
         return {
-            tensor.name: np.array([_number(row[places[tensor.name]]) for row in rows])
-            .astype(tensor.dtype)
-            .reshape(len(rows), *[1] * (len(tensor.shape) - 1))
-            for tensor in tensors
+            tensor.name: _values(tensor, cells).reshape(len(rows), *[1] * (len(tensor.shape) - 1))
+            for tensor, cells in zip(tensors, columns, strict=True)
         }
-    if len(tensors) != 1 or len(tensors[0].shape) != 2:
+    (first, *others) = tensors
+    if others or len(first.shape) != 2:
         raise NotTaken(f"the model takes no table rows; {_takes(about)}")
     if len({len(row) for row in rows}) != 1:
         raise PenstockError(f"the row has {len(rows[0])} values; others have more or fewer")
-    return {tensors[0].name: np.array([[_number(cell) for cell in row] for row in rows]).astype(tensors[0].dtype)}
+    return {first.name: _values(first, [cell for row in rows for cell in row]).reshape(len(rows), -1)}
 
 
-def _number(text: str) -> float:
-    if not is_number(text):
-        raise PenstockError(f"a value is {text[:40]!r}; it must be a number")
-    return float(text)
+def _values(tensor: Tensor, cells: list[str]) -> NDArray[Any]:
+    """Cells as the numbers, truths or texts that an input holds."""
+    if tensor.dtype == "object":
+        return np.array(cells, object)
+    kind = np.dtype(tensor.dtype).kind
+    rule, right = {
+        "b": ("true or false", lambda cell: cell.lower() in ("true", "false")),
+        "f": ("a number", is_number),
+    }.get(kind, ("a whole number", lambda cell: is_number(cell) and cell.lstrip("+-").isdigit()))
+    for cell in cells:
+        if not right(cell):
+            raise PenstockError(f"a value is {cell[:40]!r}; input {tensor.name!r} takes {rule}")
+    try:
+        found = [cell.lower() == "true" if kind == "b" else float(cell) if kind == "f" else int(cell) for cell in cells]
+        return np.array(found, tensor.dtype)
+    except OverflowError:
+        raise PenstockError(f"a value is too large for input {tensor.name!r}, {tensor.dtype}") from None
 
 
 def _request(about: About, contents: list[Any]) -> Inputs:

@@ -63,8 +63,7 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
     for name in rest:
         table.add_column(name, justify="right")
     for record in records:
-        cells = [value if isinstance(value, int) else summaries.shown(value) for value in list(record.values())[1:]]
-        table.add_row(str(record[first]), *map(str, cells))
+        table.add_row(*(summaries.cell(name, value) for name, value in record.items()))
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import shutil
 import subprocess
@@ -108,6 +109,7 @@ def numbers(digits: Run) -> Run:
 def runs(digits: Run, numbers: Run) -> dict[str, Run]:
     logits = np.array([[1.0, -1], [2, 2], [-1, np.nan]])
     labels = scores.multilabel(logits, np.array([[1, 0], [0, 1], [1, 1]]))
+    lost = scores.regression(np.full(3, np.nan), np.arange(3.0))
     bare = digits.card.model_copy(
         update={"dataset": None, "versions": {}, "task": "multilabel", "labels": (NASTY, "b")}
     )
@@ -117,10 +119,12 @@ def runs(digits: Run, numbers: Run) -> dict[str, Run]:
         "nasty": many(digits, 3, NASTY),
         "numbers": numbers,
         "bare": Run([], labels, Cases(), bare),
+        "lost": Run([{"train_loss": math.nan}], lost, Cases(), bare.model_copy(update={"labels": None})),
+        "one": Run([{"val_loss": 0.0}], scores.classification(np.ones((3, 1)), np.zeros(3, int)), Cases(), bare),
     }
 
 
-NAMES = ("digits", "hundred", "nasty", "numbers", "bare")
+NAMES = ("digits", "hundred", "nasty", "numbers", "bare", "lost", "one")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,6 +187,8 @@ def test_names_are_shown_and_never_markup(runs: dict[str, Run]) -> None:
         ("nasty", {"curves", "confusion", "reliability"}),
         ("numbers", {"curves", "predictions"}),
         ("bare", set()),
+        ("lost", {"predictions"}),
+        ("one", {"curves", "confusion", "reliability"}),
     ],
 )
 def test_a_report_is_a_page_and_pictures_beside_it(
