@@ -38,7 +38,11 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._normalize = None if self._image is None else Normalize(self._image)
         classes = int(job.card.signature.outputs[0].shape[-1])
         self._augment = None if self._image is None else augment.Augmenter(recipe.augment, classes)
-        self._loss = losses.build(recipe.loss, recipe.task, _counts(job))
+        counts = _counts(job)
+        self._loss = losses.build(recipe.loss, recipe.task, counts, len(job.parts["train"]))
+        # Smoothing is for learning: no answer should be as unsure as it asks for.
+        plain = recipe.loss.model_copy(update={"label_smoothing": 0.0})
+        self._val_loss = losses.build(plain, recipe.task, counts, len(job.parts["train"]))
         self._scale = None if job.scale is None else nn.ParameterList()
         for values in () if job.scale is None else job.scale:
             assert self._scale is not None
@@ -89,7 +93,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         inputs, targets = self.ready(batch, learning=False)
         outputs = self.net(*inputs.values())
         rows = len(targets)
-        self._add(loss=self._loss(*self._scaled(outputs, targets)) * rows, rows=rows)
+        self._add(loss=self._val_loss(*self._scaled(outputs, targets)) * rows, rows=rows)
         if self.recipe.task == "classification":
             said = outputs.argmax(1)
             self._add(right=(said == targets).sum())
@@ -204,8 +208,11 @@ class Normalize(nn.Module):
 
 
 def _counts(job: Job) -> Any:
-    if job.recipe.task != "classification":
+    """Samples of each class in the training part, or ones of each label."""
+    if job.recipe.task == "regression":
         return None
+    if job.recipe.task == "multilabel":
+        return job.parts["train"].labels.sum(0)
     return np.bincount(job.parts["train"].labels, minlength=int(job.card.signature.outputs[0].shape[-1]))
 
 

@@ -41,7 +41,7 @@ AT_MODULE_LEVEL = {
         "penstock.train.",
         "penstock.export.",
     ),
-    "lightning": ("penstock.train.loop",),
+    "lightning": tuple(f"penstock.train.{name}" for name in ("board", "keeper", "learner", "loop", "pace", "trackers")),
     "fastapi": ("penstock.serve.",),
 }
 # These run where torch is not installed: none of their code reaches for it, at any depth.

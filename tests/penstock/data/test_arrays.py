@@ -45,7 +45,7 @@ def test_floats_are_numbers_of_any_width(tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.datasets.LEAST", 1000)
+    monkeypatch.setattr("penstock.arrayfiles.LEAST", 1000)
     monkeypatch.setattr("penstock.spool.LEAST", 1000)
     rows = np.random.default_rng(0).random((50, 10))
     parts = data.load(saved(tmp_path, x=rows, labels=np.arange(50) % 2))
