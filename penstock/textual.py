@@ -94,7 +94,7 @@ def _library() -> Any:
     return require("tokenizers", "text", "a model that takes texts")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _opened(tokenizer: str, length: int) -> Any:
     """The library's tokenizer of its JSON, which cuts to so many tokens, and does not pad."""
     library = _library()
