@@ -82,6 +82,9 @@ def test_a_network_inside_another_is_held_to_the_same(best: Path, tmp_path: Path
     path = changed(best, tmp_path, recipe={**content, "model": model})
     with pytest.raises(PenstockError, match=r"names the network 'os:system'.* --set model.kwargs.….target=os:system"):
         repeating.earlier(path, ["model.target=penstock.train.nets:Rescaled"])
+    with pytest.raises(PenstockError, match="names the network 'os:system'"):
+        repeating.earlier(path, ["model.kwargs.note=not os:system"])
+    assert repeating.earlier(path, ["model.kwargs.net={target='os:system', kwargs={command='true'}}"]).recipe
     assert repeating.earlier(path, ["model.kwargs.net.target=os:system"]).recipe.model.kwargs["net"] == inner
 
 
