@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.train import loop, recipe
+from penstock.train import jobs, recipe
 
 DIGITS = (recipe.SHIPPED / "digits.toml").read_text()
 # What only the user knows, for the recipes that need it.
@@ -186,7 +186,7 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 
 def test_a_recipe_that_leaves_the_number_of_classes_to_the_network_is_described(tmp_path: Path) -> None:
     path = written(tmp_path, ", classes = 10", "")
-    card = loop.describe(recipe.load(str(path)))
+    card = jobs.prepare(recipe.load(str(path))).card
     assert [str(tensor) for tensor in card.signature.outputs] == ["logits:float32[batch,10]"]
     assert card.labels == tuple("0123456789")
 
