@@ -18,6 +18,7 @@ from penstock.card import Card
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.files import write_whole
+from penstock.train.journal import Journal
 from penstock.train.learner import Learner
 from penstock.train.optim import FALLING
 from penstock.train.recipe import Recipe
@@ -42,8 +43,10 @@ class State:
 class Keeper(Callback):  # type: ignore[misc]
     """Writes last.pth and state.pt after every epoch, and best.pth whenever the figure that is watched is better."""
 
-    def __init__(self, folder: Path, card: Card, calibration: Rows, golden: Rows, recipe: Recipe, state: State) -> None:
-        self.folder, self.card, self.recipe, self.state = folder, card, recipe, state
+    def __init__(
+        self, folder: Path, card: Card, calibration: Rows, golden: Rows, recipe: Recipe, state: State, journal: Journal
+    ) -> None:
+        self.folder, self.card, self.recipe, self.state, self._journal = folder, card, recipe, state, journal
         self._samples = calibration, golden
         self._began = 0.0
 
@@ -69,6 +72,8 @@ class Keeper(Callback):  # type: ignore[misc]
             {**figures, "epoch": state.epoch, "lr": rate, "seconds": time.perf_counter() - self._began}
         )
         value = _rank(watched, figures)
+        if trainer.is_global_zero:
+            self._journal.epoch(state.epoch, self.recipe.epochs, figures)
         is_best = (
             state.best is None
             or value > state.best

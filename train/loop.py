@@ -23,7 +23,7 @@ from penstock.data.specs import Part
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, facts, jobs, keeper, loaders, report, trackers
+from penstock.train import augment, cases, device, facts, jobs, journal, keeper, loaders, report, trackers
 from penstock.train.board import Board
 from penstock.train.device import Ahead
 from penstock.train.facts import Facts
@@ -79,13 +79,17 @@ def train(
     device.resolve(recipe.machine)
     state = keeper.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
-    say(summary(job.parts))
-    if job.start is not None:
-        say(f"{recipe.weights}: {job.start}")
     logs = folder / "logs"
-    with writing("--output", folder, "checkpoints written before are whole"), device.prepared(recipe.machine):
+    with (
+        writing("--output", folder, "checkpoints written before are whole"),
+        device.prepared(recipe.machine),
+        journal.kept(logs, say, shown=not progress) as told,
+    ):
+        told.tell(summary(job.parts))
+        if job.start is not None:
+            told.tell(f"{recipe.weights}: {job.start}")
         keeping = Keeper(
-            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state
+            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state, told
         )
         watching = [Board()] if recipe.track.tensorboard else []
         trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
