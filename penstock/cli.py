@@ -1,4 +1,4 @@
-"""The command line: train, eval, export, build, verify, inspect, diff, serve, keys, predict, check, bench, health."""
+"""The command line: train, eval, sweep, export, build, verify, inspect, diff, serve, keys, predict, check, bench, …"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import exporting, inspecting, keys, measuring, server, serving, training
+from penstock.commands import exporting, inspecting, keys, measuring, server, serving, sweeping, training
 from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
@@ -100,6 +100,7 @@ def _root(
 # --help lists them in this order.
 app.command()(training.train)
 app.command(name="eval")(training.evaluate)
+app.command()(sweeping.sweep)
 app.command()(exporting.export)
 app.command()(exporting.build)
 app.command()(exporting.verify)

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +119,14 @@ class _Keeper(Callback):  # type: ignore[misc]
             checkpoint.save(self.folder / "best.pth", card, state, self.calibration, self.golden)
 
 
-def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
+def train(recipe: Recipe, folder: Path, *, progress: bool = True, callbacks: Sequence[Callback] = ()) -> Trained:
     """Train as `recipe` says, and leave best.pth, last.pth and logs/ in `folder`.
 
     Args:
         recipe: what to train.
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
+        callbacks: Lightning's, that are to hear of it too.
     """
     lightning.seed_everything(recipe.seed, workers=True, verbose=False)
     image = recipe.preprocess
@@ -136,7 +137,7 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
     _check_classes(keeper.card, parts)
     logs = folder / "logs"
     with writing("--output", folder, "checkpoints written before are whole"):
-        seconds = _fit(recipe, net, parts, _trainer(recipe, logs, keeper, progress))
+        seconds = _fit(recipe, net, parts, _trainer(recipe, logs, [keeper, *callbacks], progress))
     best = checkpoint.load(folder / "best.pth")
     score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
     return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
@@ -200,7 +201,7 @@ def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _trainer(recipe: Recipe, logs: Path, keeper: _Keeper, progress: bool) -> Any:
+def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress: bool) -> Any:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return lightning.Trainer(
@@ -208,7 +209,7 @@ def _trainer(recipe: Recipe, logs: Path, keeper: _Keeper, progress: bool) -> Any
         accelerator="auto",
         devices=1,
         logger=[CSVLogger(logs, name="csv"), TensorBoardLogger(logs, name="tensorboard")],
-        callbacks=[keeper, *([TQDMProgressBar(leave=False)] if progress else [])],
+        callbacks=[*callbacks, *([TQDMProgressBar(leave=False)] if progress else [])],
         gradient_clip_val=recipe.optim.clip,
         enable_progress_bar=progress,
         enable_model_summary=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,9 @@ from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Dim, first_message
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from penstock.train import overrides as changes
+from penstock.train import toml
+from penstock.train.space import Sweep
 
 SHIPPED = Path(__file__).parent / "recipes"
 
@@ -176,7 +174,7 @@ Task = Literal["classification", "multilabel", "regression"]
 
 
 class Recipe(BaseModel):
-    """One training job. `weights` is a file to start from."""
+    """One training job. `weights` is a file to start from; `sweep` is for `penstock sweep` alone."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
@@ -197,6 +195,7 @@ class Recipe(BaseModel):
     keep: Keep = Keep()
     track: Track = Track()
     batch: Dim
+    sweep: Sweep | None = None
 
     @field_validator("preprocess", mode="before")
     @classmethod
@@ -222,12 +221,13 @@ class Recipe(BaseModel):
         return self
 
 
-def load(recipe: str, **overrides: Any) -> Recipe:
+def load(recipe: str, overrides: Sequence[str] = (), **fields: Any) -> Recipe:
     """Read a shipped recipe by name, or a .toml file by path.
 
     Args:
         recipe: `digits`, or `my/recipe.toml`.
-        overrides: top-level fields to replace; those that are None are left alone.
+        overrides: fields to replace by their dotted names, `optim.lr=3e-4`.
+        fields: top-level fields to replace, before `overrides`; those that are None are left alone.
 
     Raises:
         PenstockError: no such recipe, or a field that breaks its rule.
@@ -237,10 +237,10 @@ def load(recipe: str, **overrides: Any) -> Recipe:
     if not path.is_file():
         raise PenstockError(f"recipe {recipe!r}: neither a file nor one of the shipped recipes: {', '.join(shipped)}")
     try:
-        content = tomllib.loads(path.read_text())
-        content.update({key: value for key, value in overrides.items() if value is not None})
-        return Recipe.model_validate(content)
+        content = toml.loads(path.read_text())
+        content.update({key: value for key, value in fields.items() if value is not None})
+        return Recipe.model_validate(changes.apply(content, map(changes.parse, overrides)))
     except ValidationError as error:
         raise PenstockError(f"recipe {recipe}: {first_message(error)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (toml.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise PenstockError(f"recipe {path}: cannot be read as TOML: {error}") from None

@@ -16,7 +16,7 @@ STAGES = ("train", "export", "serve", "bench")
 HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
-    "onnxslim",
+    "onnxslim", "optuna", "matplotlib",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -40,7 +40,9 @@ AT_MODULE_LEVEL = {
         "penstock.train.",
         "penstock.export.",
     ),
-    "lightning": ("penstock.train.loop",),
+    "lightning": ("penstock.train.loop", "penstock.train.worker"),
+    "optuna": ("penstock.train.strategy", "penstock.train.study"),
+    "matplotlib": ("penstock.train.sweepcharts",),
     "fastapi": ("penstock.serve.",),
 }
 # These run where torch is not installed: none of their code reaches for it, at any depth.
