@@ -22,7 +22,10 @@ TRUSTED = "penstock.train.nets"
 
 
 class Card(BaseModel):
-    """What a penstock checkpoint says of itself beside its weights."""
+    """What a penstock checkpoint says of itself beside its weights.
+
+    `recipe` is what it was trained by and `facts` what was found when that began, both plain data of penstock.train's.
+    """
 
     model_config = ConfigDict(extra="forbid")
     penstock: int = SCHEMA
@@ -35,6 +38,8 @@ class Card(BaseModel):
     dataset: DatasetSpec | None = None
     metrics: dict[str, float] = {}
     versions: dict[str, str] = {}
+    recipe: dict[str, Any] | None = None
+    facts: dict[str, Any] | None = None
 
 
 def read(path: Path, content: dict[str, Any]) -> Card | None:
@@ -51,7 +56,7 @@ def read(path: Path, content: dict[str, Any]) -> Card | None:
     try:
         return Card.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{path}: its description is damaged: {first_message(error)}") from None
+        raise PenstockError(f"{path}: its description is damaged: {first_message(error, Card)}") from None
 
 
 def trusted(target: str) -> bool:

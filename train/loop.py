@@ -32,6 +32,8 @@ from penstock.preprocess import ImagePreprocess
 from penstock.runtimes.torch import TorchRunner
 from penstock.signature import Signature
 from penstock.signature import Tensor as TensorSpec
+from penstock.train import facts as found
+from penstock.train.facts import Facts
 from penstock.train.recipe import Recipe
 
 CALIBRATION, GOLDEN = 256, 64
@@ -119,13 +121,21 @@ class _Keeper(Callback):  # type: ignore[misc]
             checkpoint.save(self.folder / "best.pth", card, state, self.calibration, self.golden)
 
 
-def train(recipe: Recipe, folder: Path, *, progress: bool = True, callbacks: Sequence[Callback] = ()) -> Trained:
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    progress: bool = True,
+    facts: Facts | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Trained:
     """Train as `recipe` says, and leave best.pth, last.pth and logs/ in `folder`.
 
     Args:
         recipe: what to train.
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
+        facts: what was found when the run began, for its checkpoints; None looks for it.
         callbacks: Lightning's, that are to hear of it too.
     """
     lightning.seed_everything(recipe.seed, workers=True, verbose=False)
@@ -133,7 +143,8 @@ def train(recipe: Recipe, folder: Path, *, progress: bool = True, callbacks: Seq
     assert isinstance(image, ImagePreprocess)
     parts = {name: datasets.rows(part, image) for name, part in data.load(recipe.dataset).items()}
     net = architecture.build(recipe.model).train()
-    keeper = _Keeper(folder, describe(recipe), parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
+    card = describe(recipe, facts or found.find(recipe, folder.name))
+    keeper = _Keeper(folder, card, parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
     _check_classes(keeper.card, parts)
     logs = folder / "logs"
     with writing("--output", folder, "checkpoints written before are whole"):
@@ -225,7 +236,7 @@ def _dataset(part: Rows) -> TensorDataset:
     return TensorDataset(torch.from_numpy(images), torch.from_numpy(part.labels))
 
 
-def describe(recipe: Recipe) -> Card:
+def describe(recipe: Recipe, facts: Facts | None = None) -> Card:
     """The card of the checkpoints that a recipe trains."""
     image = recipe.preprocess
     assert isinstance(image, ImagePreprocess)
@@ -245,4 +256,6 @@ def describe(recipe: Recipe) -> Card:
         task=recipe.task,
         dataset=recipe.dataset,
         versions=checkpoint.versions(),
+        recipe=recipe.model_dump(mode="json"),
+        facts=None if facts is None else facts.model_dump(mode="json"),
     )

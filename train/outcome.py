@@ -17,7 +17,8 @@ from penstock.tables import inert
 from penstock.train import overrides, sweepcharts, sweeppage, toml
 from penstock.train.recipe import Recipe
 from penstock.train.space import Sweep, put
-from penstock.train.study import Study, Trial
+from penstock.train.study import Study
+from penstock.train.tried import Trial
 
 _SHOWN = 10
 

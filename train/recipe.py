@@ -1,23 +1,25 @@
-"""Recipes: what to train, on what, and how, read from a TOML file."""
+"""Recipes: what to train, on what, and how; the sections, their fields, and each field's rule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import eq
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from penstock.architecture import Architecture
 from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
-from penstock.signature import Dim, first_message
-from penstock.train import overrides as changes
-from penstock.train import toml
+from penstock.signature import Dim
+from penstock.train import recipefiles, rules
+from penstock.train.complaints import complaint
+from penstock.train.overrides import Override, apply, parse
+from penstock.train.recipefiles import SHIPPED as SHIPPED
 from penstock.train.space import Sweep
-
-SHIPPED = Path(__file__).parent / "recipes"
 
 
 class _Section(BaseModel):
@@ -72,6 +74,8 @@ class Augment(_Section):
 class Optim(_Section):
     """What moves the weights: `lr` at its peak, gradients clipped to norm `clip`, decay spared norms and biases.
 
+    No `clip`, which is None here, is 0 in files.
+
     `layer_decay` multiplies the rate once for each block between a parameter and the head; `freeze` are patterns of
     parameters' names that stay as they are; `accumulate` batches make a step; `l1` and `l2` are penalties in the loss.
     """
@@ -82,7 +86,7 @@ class Optim(_Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
-    clip: float | None = Field(default=1.0, gt=0)
+    clip: float | None = Field(default=1.0, ge=0)
     no_decay: bool = True
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     freeze: tuple[str, ...] = ()
@@ -90,6 +94,15 @@ class Optim(_Section):
     l1: float = Field(default=0.0, ge=0)
     l2: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+
+    @field_validator("clip")
+    @classmethod
+    def _nothing_clipped(cls, clip: float | None) -> float | None:
+        return clip or None
+
+    @field_serializer("clip")
+    def _without_null(self, clip: float | None) -> float:
+        return clip or 0.0
 
 
 class Schedule(_Section):
@@ -197,10 +210,20 @@ class Recipe(BaseModel):
     batch: Dim
     sweep: Sweep | None = None
 
-    @field_validator("preprocess", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _pictures_unless_told(cls, value: Any) -> Any:
-        return {"kind": "image", **value} if isinstance(value, dict) else value
+    def _prepared_for_the_data_set(cls, content: Any) -> Any:
+        """What a recipe leaves out of [preprocess] follows from its data set: the kind; of texts and tables all."""
+        if not isinstance(content, dict):
+            return content
+        dataset, given = content.get("dataset"), content.get("preprocess")
+        name = dataset.get("name") if isinstance(dataset, dict) else getattr(dataset, "name", None)
+        kind = rules.KINDS.get(str(name))
+        if isinstance(given, dict):
+            return {**content, "preprocess": {"kind": kind or "image", **given}}
+        if given is None and kind in ("text", "table"):
+            return {**content, "preprocess": {"kind": kind}}
+        return content
 
     @model_validator(mode="after")
     def _trains_on_numbers(self) -> Recipe:
@@ -220,9 +243,16 @@ class Recipe(BaseModel):
             raise ValueError(f"augment.shift is {self.augment.shift}; it must be under the picture's side, {side}")
         return self
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> Recipe:
+        rules.check(self)
+        if self.optim.label_smoothing:  # where it was before losses had a section
+            self.loss = self.loss.model_copy(update={"label_smoothing": self.optim.label_smoothing})
+        return self
 
-def load(recipe: str, overrides: Sequence[str] = (), **fields: Any) -> Recipe:
-    """Read a shipped recipe by name, or a .toml file by path.
+
+def load(recipe: str | Path, overrides: Sequence[str] = (), **fields: Any) -> Recipe:
+    """Read a shipped recipe by name, or a file by path: .toml, .json, .yaml, .ini or .py.
 
     Args:
         recipe: `digits`, or `my/recipe.toml`.
@@ -230,17 +260,37 @@ def load(recipe: str, overrides: Sequence[str] = (), **fields: Any) -> Recipe:
         fields: top-level fields to replace, before `overrides`; those that are None are left alone.
 
     Raises:
-        PenstockError: no such recipe, or a field that breaks its rule.
+        PenstockError: no such recipe, or a field that is unknown or breaks its rule.
     """
-    shipped = sorted(path.stem for path in SHIPPED.glob("*.toml"))
-    path = SHIPPED / f"{recipe}.toml" if recipe in shipped else Path(recipe)
-    if not path.is_file():
-        raise PenstockError(f"recipe {recipe!r}: neither a file nor one of the shipped recipes: {', '.join(shipped)}")
+    content = recipefiles.read(recipefiles.locate(str(recipe)))
+    return make(
+        content, list(map(parse, overrides)), fields, f"recipe {recipe}", f"penstock train {quote(str(recipe))}"
+    )
+
+
+def make(
+    content: dict[str, Any], changes: Sequence[Override], fields: dict[str, Any], source: str, command: str
+) -> Recipe:
+    """A recipe of plain fields.
+
+    Args:
+        content: as a file holds it.
+        changes: what takes the place of some of it.
+        fields: top-level fields to replace, before `changes`; those that are None are left alone.
+        source: what errors begin with: `recipe digits`.
+        command: that a missing value can be given to.
+
+    Raises:
+        PenstockError: a field is unknown, missing or breaks its rule.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    content = apply({**content, **given}, changes)
     try:
-        content = toml.loads(path.read_text())
-        content.update({key: value for key, value in fields.items() if value is not None})
-        return Recipe.model_validate(changes.apply(content, map(changes.parse, overrides)))
+        return Recipe.model_validate(content)
     except ValidationError as error:
-        raise PenstockError(f"recipe {recipe}: {first_message(error)}") from None
-    except (toml.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise PenstockError(f"recipe {path}: cannot be read as TOML: {error}") from None
+        typed = [command, *(f"--set {quote(change.text)}" for change in changes if not change.removes)]
+        told = complaint(error, Recipe, content, " ".join(typed))
+        # The last one that set the field, a section around it or a part of it, is what the user has to look at.
+        blamed = [change for change in changes if all(map(eq, change.path, told.path)) and not change.removes]
+        where = str(blamed[-1]) if blamed and told.path else source
+        raise PenstockError(f"{where}: {told.text}") from None

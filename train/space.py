@@ -208,6 +208,6 @@ def put(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
         for section in sections:
             place = place.setdefault(section, {})
             if not isinstance(place, dict):
-                raise PenstockError(f"{path}: {section} is {place!r:.60}, which has no {name}")
+                raise PenstockError(f"sweep.space.{path}: {section} is {place!r:.60}, which has no {name}")
         place[name] = value
     return changed

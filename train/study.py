@@ -13,9 +13,8 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import optuna
 import sqlalchemy
@@ -24,7 +23,8 @@ from optuna.trial import FrozenTrial, TrialState
 from penstock.errors import PenstockError, first_line
 from penstock.files import writing
 from penstock.train import strategy
-from penstock.train.space import Direction, Sweep
+from penstock.train.space import Sweep
+from penstock.train.tried import Importance, State, Trial
 
 DATABASE = "sweep.db"
 _NAME = "sweep"
@@ -33,7 +33,6 @@ _ATTEMPTS = 3
 # Where it runs and who is told is not what is compared.
 _NO_MATTER = ("machine", "loader", "track", "name")
 _WAIT_S = 60  # for another program that reads the file
-State = Literal["waiting", "running", "finished", "pruned", "failed"]
 # One that is under way.
 Asked: TypeAlias = optuna.trial.Trial
 _STATES: dict[TrialState, State] = {
@@ -43,41 +42,6 @@ _STATES: dict[TrialState, State] = {
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One combination of values, by path, and how it went; `curve` is the metric by epoch, from 1."""
-
-    number: int
-    state: State
-    values: dict[str, Any]
-    value: float | None = None
-    curve: dict[int, float] = field(default_factory=dict)
-    seconds: float | None = None
-    reason: str | None = None
-
-    def epoch(self, direction: Direction) -> int | None:
-        """The epoch of its best value."""
-        if not self.curve:
-            return None
-        sign = 1 if direction == "maximize" else -1
-        return max(self.curve, key=lambda epoch: (sign * self.curve[epoch], -epoch))
-
-
-@dataclass(frozen=True)
-class Importance:
-    """The share of each field in how the metric varies, by fANOVA (Hutter et al., 2014), the largest first.
-
-    Args:
-        shares: by path; empty where trials are too few, or alike, to tell.
-        epoch: after which the metric was taken, the last that all `trials` reached; None is each one's own value.
-        trials: of how many.
-    """
-
-    shares: dict[str, float]
-    epoch: int | None
-    trials: int
 
 
 class Study:
@@ -189,7 +153,8 @@ class Study:
         if len({one.value for one in alike.trials}) < 2:
             return Importance({}, epoch, told)
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=self._sweep.seed)
-        return Importance(dict(optuna.importance.get_param_importances(alike, evaluator=evaluator)), epoch, told)
+        shares = optuna.importance.get_param_importances(alike, evaluator=evaluator)
+        return Importance({path: float(share) for path, share in shares.items()}, epoch, told)
 
 
 @contextmanager

@@ -12,10 +12,10 @@ from typing import Any
 
 from penstock.errors import PenstockError, Say
 from penstock.files import writing
-from penstock.signature import first_message
-from penstock.train import crew, outcome
+from penstock.train import crew, facts, outcome, overrides, recipefiles
 from penstock.train import recipe as recipes
 from penstock.train.crew import Message, Worker
+from penstock.train.facts import Facts
 from penstock.train.outcome import Outcome
 from penstock.train.recipe import Recipe
 from penstock.train.space import Sweep, put
@@ -24,16 +24,18 @@ from penstock.train.study import Asked, Study, opened
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """What is asked for; made by `request`.
 
     Args:
         recipe: with its section `sweep`.
+        content: its fields as they were given, without that section: a trial's, but for its values.
         folder: for all that is made.
         workers: how many trials train at the same time.
         words: of the command line that trains the recipe as it stands, to which values are added.
     """
 
     recipe: Recipe
+    content: dict[str, Any]
     folder: Path
     workers: int
     words: tuple[str, ...]
@@ -44,10 +46,9 @@ class Request:
         assert self.recipe.sweep is not None
         return self.recipe.sweep
 
-    def content(self) -> dict[str, Any]:
-        """The recipe of a trial, but for its values."""
-        content = self.recipe.model_dump(mode="json", exclude_unset=True, exclude={"sweep"})
-        return put(content, {"machine.devices": 1}) if self.recipe.machine.devices == "auto" else content
+    def compared(self) -> dict[str, Any]:
+        """The recipe as far as it is not what fields are by default: what trials share."""
+        return self.recipe.model_dump(mode="json", exclude_defaults=True, exclude={"sweep"})
 
     def epochs(self) -> int:
         """The most that a trial may take."""
@@ -72,7 +73,7 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
         output: the folder of runs.
 
     Raises:
-        PenstockError: the recipe cannot be read, or has no sweep.
+        PenstockError: the recipe cannot be read, has no sweep, is for several devices, or has no such fields.
     """
     job = recipes.load(recipe, settings)
     if job.sweep is None:
@@ -80,10 +81,34 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
             f"recipe {recipe}: has no section [sweep]; give it one, as in [sweep] and [sweep.space] with "
             '"optim.lr" = { low = 1e-4, high = 1e-1, log = true }'
         )
+    if job.machine.nodes > 1 or job.machine.devices not in (1, "auto"):
+        raise PenstockError(
+            f"recipe {recipe}: machine.devices is {job.machine.devices} and machine.nodes {job.machine.nodes}; a "
+            "sweep's trials take one device each: set both to 1, and give --workers the number of devices"
+        )
     if trials is not None:
         job = job.model_copy(update={"sweep": job.sweep.model_copy(update={"trials": trials})})
+    given = overrides.apply(recipefiles.read(recipefiles.locate(recipe)), map(overrides.parse, settings))
+    del given["sweep"]
+    content = put(given, {"machine.devices": 1}) if job.machine.devices == "auto" else given
+    _check_fields(job, content, f"recipe {recipe}: sweep.space.")
     own = [word for text in settings if not text.startswith("sweep.") for word in ("--set", text)]
-    return Request(job, output / f"{job.name}-sweep", workers, (recipe, *own))
+    return Request(job, content, output / f"{job.name}-sweep", workers, (recipe, *own))
+
+
+def _check_fields(job: Recipe, content: dict[str, Any], source: str) -> None:
+    """A field that takes none of its values is refused now; values that do not go together fail in their trial."""
+    assert job.sweep is not None
+    for path, parameter in job.sweep.space.items():
+        tried = parameter.choices if parameter.choices is not None else (parameter.low, parameter.last)
+        refused = 0
+        for value in tried:
+            try:
+                recipes.make(put(content, {path: value}), (), {}, f"{source}{path}", "penstock train")
+            except PenstockError as error:
+                refused += 1
+                if refused == len(tried):
+                    raise error from None
 
 
 def run(request: Request, say: Say) -> Outcome:
@@ -93,38 +118,15 @@ def run(request: Request, say: Say) -> Outcome:
     charts, and `sweep.html`. Of the trials' checkpoints the best one's are kept.
 
     Raises:
-        PenstockError: no recipe has such fields, the folder holds another sweep, or no trial came to its end.
+        PenstockError: the folder holds another sweep, or no trial came to its end.
     """
-    _check(request)
+    found = facts.find(request.recipe, request.recipe.name)
+    compared = {**request.compared(), **({"data": found.data} if found.data else {})}
     with writing("--output", request.folder, "trials that were finished are kept"):
         request.folder.mkdir(parents=True, exist_ok=True)
-        with opened(request.folder, request.sweep, request.content(), request.epochs()) as study:
-            _Head(request, study, say).work()
-            return outcome.write(request.folder, request.recipe, request.content(), request.words, study)
-
-
-def _check(request: Request) -> None:
-    """A field that takes none of its values is refused now; values that do not go together fail in their trial."""
-    machine = request.recipe.machine
-    if machine.nodes > 1 or machine.devices not in (1, "auto"):
-        raise PenstockError(
-            f"recipe {request.recipe.name}: machine.devices is {machine.devices} and machine.nodes {machine.nodes}; a "
-            "sweep's trials take one device each: set both to 1, and give --workers the number of devices"
-        )
-    content = request.content()
-    for path, parameter in request.sweep.space.items():
-        tried = parameter.choices if parameter.choices is not None else (parameter.low, parameter.last)
-        complaints = [complaint for complaint in (_complaint(content, path, value) for value in tried) if complaint]
-        if len(complaints) == len(tried):
-            raise PenstockError(f"recipe {request.recipe.name}: sweep.space.{path}: {complaints[0]}")
-
-
-def _complaint(content: dict[str, Any], path: str, value: Any) -> str | None:
-    try:
-        Recipe.model_validate(put(content, {path: value}))
-    except (ValueError, PenstockError) as error:
-        return first_message(error)
-    return None
+        with opened(request.folder, request.sweep, compared, request.epochs()) as study:
+            _Head(request, study, found, say).work()
+            return outcome.write(request.folder, request.recipe, request.content, request.words, study)
 
 
 @dataclass
@@ -144,8 +146,8 @@ class _Running:
 class _Head:
     """Hands trials out, hears how they go, and keeps the database."""
 
-    def __init__(self, request: Request, study: Study, say: Say) -> None:
-        self.request, self.study, self.say = request, study, say
+    def __init__(self, request: Request, study: Study, found: Facts, say: Say) -> None:
+        self.request, self.study, self.found, self.say = request, study, found, say
         self.workers: dict[int, Worker] = {}
         self.running: dict[int, _Running] = {}
 
@@ -191,11 +193,19 @@ class _Head:
         self.running[place] = _Running(trial, values)
         self.workers[place].send(
             {
-                "recipe": put(self.request.content(), values),
+                "recipe": put(self.request.content, values),
                 "folder": str(folder),
                 "metric": self.request.sweep.metric,
+                "facts": self._facts(folder.name, values),
             }
         )
+
+    def _facts(self, name: str, values: dict[str, Any]) -> dict[str, Any] | None:
+        """What was found for all trials, with a trial's own; None where values may change what there is to find."""
+        if any(path.startswith(("dataset.", "machine.")) for path in values):
+            return None
+        own = {"name": name, "seed": values.get("seed", self.found.seed), "started": facts.now()}
+        return self.found.model_copy(update=own).model_dump(mode="json")
 
     def _hear(self, place: int) -> None:
         now, message = self.running[place], self.workers[place].hear()

@@ -20,8 +20,8 @@ from matplotlib.ticker import MaxNLocator
 
 from penstock.train import sweepscales as scales
 from penstock.train.space import Parameter, Sweep
-from penstock.train.study import Importance, Trial
 from penstock.train.sweepscales import Axis
+from penstock.train.tried import Importance, Trial
 
 _DPI = 150
 _ACROSS = 3  # slices beside each other

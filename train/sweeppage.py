@@ -11,8 +11,8 @@ from typing import Any
 
 from penstock.errors import printable
 from penstock.train.space import Sweep
-from penstock.train.study import Importance, Trial
 from penstock.train.sweepcharts import Chart
+from penstock.train.tried import Importance, Trial
 
 # Fewer trials tell little of importance.
 _FEW = 10

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.callbacks import Callback
-from pydantic import ValidationError
 
 from penstock import parents
 from penstock.errors import PenstockError, first_line
-from penstock.signature import first_message
 from penstock.train import loop
-from penstock.train.recipe import Recipe
+from penstock.train import recipe as recipes
+from penstock.train.facts import Facts
 
 Message = dict[str, Any]
 # Tells the head the epoch and the metric; it answers whether the trial is to end.
@@ -58,12 +57,11 @@ def run(order: Message, tell: Tell) -> Message:
     """Train one trial: what became of it."""
     folder = Path(order["folder"])
     try:
-        recipe = Recipe.model_validate(order["recipe"])
-        loop.train(recipe, folder, progress=False, callbacks=[Watch(order["metric"], tell)])
+        recipe = recipes.make(order["recipe"], (), {}, "its values", "penstock train")
+        facts = Facts.model_validate(order["facts"]) if order["facts"] else None
+        loop.train(recipe, folder, progress=False, facts=facts, callbacks=[Watch(order["metric"], tell)])
     except NoSuchMetric as error:
         return {"kind": "no metric", "there": error.there}
-    except ValidationError as error:
-        return {"kind": "failed", "reason": first_message(error)}
     except PenstockError as error:
         return {"kind": "failed", "reason": str(error)}
     except Exception as error:

@@ -10,6 +10,7 @@ import typer
 from penstock.commands import terminal
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
+from penstock.commands.training import SetOption
 from penstock.options import MOST_AT_ONCE
 
 
@@ -20,9 +21,7 @@ def sweep(
         int, typer.Option(min=1, max=MOST_AT_ONCE, help="Trials that train at the same time; they share the cores.")
     ] = 1,
     output: Annotated[Path, typer.Option(help="Folder for runs; the sweep goes to OUTPUT/NAME-sweep.")] = Path("runs"),
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A field instead of the recipe's.")
-    ] = None,
+    set_: SetOption = None,
 ) -> None:
     """Train a recipe with many values of some fields, and find the best. The same command goes on where it was stopped.
 
@@ -31,7 +30,7 @@ def sweep(
     sweeps = import_stage("penstock.train.sweep", "train")
     with terminal.one_interrupt():
         try:
-            outcome = sweeps.run(sweeps.request(recipe, settings or [], trials, workers, output), say)
+            outcome = sweeps.run(sweeps.request(recipe, set_ or [], trials, workers, output), say)
         except KeyboardInterrupt:
             say("finished trials are kept; the same command goes on")
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,28 +13,106 @@ import typer
 from penstock.commands import checkpoints
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
+from penstock.errors import PenstockError, printable
+
+RecipeArgument = Annotated[
+    str | None, typer.Argument(help="A shipped recipe (see --list), or a file: .toml, .json, .yaml, .ini, .py.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, optim.lr=3e-4; may be repeated."),
+]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe (digits), or a .toml file.")],
-    output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
+    recipe: RecipeArgument = None,
+    set_: SetOption = None,
+    repeat: Annotated[
+        Path | None, typer.Option("--from", metavar="CKPT", help="Repeat the run that left this checkpoint.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="N|random", help="Instead of the recipe's; `random` draws and records one.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the model and its run, instead of the recipe's.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    list_: Annotated[bool, typer.Option("--list", help="Name the shipped recipes, and end.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the whole recipe as TOML, with all defaults and changes, and end.")
+    ] = False,
 ) -> None:
     """Train a recipe and leave best.pth and last.pth.
 
-    Example: `penstock train digits --epochs 10`
+    Examples:
+
+    `penstock train digits --epochs 10`
+
+    `penstock train image-folder --set dataset.path=photos/ --set optim.lr=3e-3 --name cats`
+
+    `penstock train csv-table --set dataset.train=table.csv --set dataset.target=kind --show > mine.toml`
+
+    `penstock train --from runs/digits/best.pth --seed random`
     """
-    recipes = import_stage("penstock.train.recipe", "train")
-    job = recipes.load(recipe, epochs=epochs, seed=seed)
+    if list_:
+        _list_recipes()
+        return
+    drawn, fields = _fields(epochs, seed, name)
+    job, earlier = _job(recipe, repeat, set_ or [], fields)
+    if show:
+        print(import_stage("penstock.train.toml", "train").dumps(job.model_dump(mode="json")), end="")
+        return
+    facts = import_stage("penstock.train.facts", "train")
+    folder = output / job.name
+    if repeat is not None:
+        folder = import_stage("penstock.train.repeating", "train").free_folder(folder, repeat)
+    found = facts.find(job, folder.name, seed_drawn=drawn)
+    if facts.first_process():
+        for difference in facts.differences(earlier, found):
+            print(printable(f"warning: {difference}"), file=sys.stderr)
+        if drawn:
+            say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
-    trained = loop.train(job, output / job.name, progress=progress and sys.stderr.isatty())
+    trained = loop.train(job, folder, progress=progress and sys.stderr.isatty(), facts=found)
     say(
         f"trained {job.name} for {job.epochs} epochs in {trained.seconds:.1f} s: "
         f"{_percent(trained.score)} on the held-out test part"
     )
     say(f"best {trained.best}   last {trained.last}   logs {trained.logs}")
+
+
+def _list_recipes() -> None:
+    shipped = import_stage("penstock.train.recipefiles", "train").shipped()
+    width = max(map(len, shipped))
+    for name, line in shipped.items():
+        say(f"{name:<{width}}  {line}")
+
+
+def _fields(epochs: int | None, seed: str | None, name: str | None) -> tuple[bool, dict[str, Any]]:
+    """Whether a seed was drawn, and the recipe's fields that have options of their own."""
+    drawn = seed == "random"
+    if drawn:
+        seed = str(import_stage("penstock.train.facts", "train").drawn_seed())
+    if seed is not None and not re.fullmatch(r"[0-9]{1,10}", seed):
+        raise PenstockError(f"--seed {seed!r:.40}: must be a whole number from 0 to 4294967295, or random")
+    return drawn, {"epochs": epochs, "seed": None if seed is None else int(seed), "name": name}
+
+
+def _job(
+    recipe: str | None, repeat: Path | None, overrides: list[str], fields: dict[str, Any]
+) -> tuple[Any, Mapping[str, Any]]:
+    """The recipe that is asked for, and the facts of the run that is to be repeated, if one is."""
+    if recipe is not None and repeat is not None:
+        raise PenstockError(f"{recipe} and --from {repeat}: give the one or the other; --set changes fields of both")
+    if repeat is not None:
+        found = import_stage("penstock.train.repeating", "train").earlier(repeat, overrides, **fields)
+        return found.recipe, found.facts
+    if recipe is None:
+        shipped = ", ".join(import_stage("penstock.train.recipefiles", "train").shipped())
+        raise PenstockError(
+            f"give a recipe ({shipped}, or a file), or --from a checkpoint, as in penstock train digits"
+        )
+    return import_stage("penstock.train.recipe", "train").load(recipe, overrides, **fields), {}
 
 
 def evaluate(

@@ -68,6 +68,7 @@ TORCH_FREE = (
     "penstock.events",
     "penstock.evaluation",
     "penstock.evidence",
+    "penstock.fields",
     "penstock.files",
     "penstock.laid",
     "penstock.health",

@@ -131,5 +131,5 @@ def test_values_are_put_at_their_paths_and_nothing_else_is_changed() -> None:
 
 
 def test_a_path_through_a_value_is_refused() -> None:
-    with pytest.raises(PenstockError, match=r"epochs\.most: epochs is 3, which has no most"):
+    with pytest.raises(PenstockError, match=r"sweep\.space\.epochs\.most: epochs is 3, which has no most"):
         put({"epochs": 3}, {"epochs.most": 7})

@@ -197,7 +197,7 @@ def test_importance_is_that_of_the_field_which_the_metric_depends_on(tmp_path: P
 
 def test_importance_of_pruned_trials_is_by_the_epoch_that_all_reached(tmp_path: Path) -> None:
     """Whoever is pruned is so by the rate alone, so that those that are left say nothing of it."""
-    with opened(tmp_path, sampler="random", trials=25, pruner="halving") as study:
+    with opened(tmp_path, sampler="random", trials=40, pruner="halving") as study:
         while (trial := study.ask()) is not None:
             curve = {}
             for epoch in range(1, 10):
@@ -207,8 +207,8 @@ def test_importance_of_pruned_trials_is_by_the_epoch_that_all_reached(tmp_path: 
                     break
             study.tell(trial, curve, 1.0, pruned=len(curve) < 9)
         found = study.importance()
-    assert (found.epoch, found.trials) == (1, 25)
-    assert found.shares["optim.lr"] > 0.9
+    assert (found.epoch, found.trials) == (1, 40)
+    assert found.shares["optim.lr"] > 0.8
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_an_interrupt_is_answered_in_a_word_and_keeps_what_was_finished(tmp_path
     [
         ('"optim.rate" = { low = 0.1, high = 0.2 }', r"sweep\.space\.optim\.rate: optim\.rate"),
         ('"optim.lr" = { choices = [-1.0, 0.0] }', r"sweep\.space\.optim\.lr: optim\.lr: .*greater than 0"),
-        ('"epochs.most" = { low = 1, high = 2 }', r"sweep\.space\.epochs\.most: epochs\.most: epochs is 1"),
+        ('"epochs.most" = { low = 1, high = 2 }', r"sweep\.space\.epochs\.most: epochs is 1, which has no most"),
     ],
 )
 def test_a_field_that_takes_none_of_its_values_is_refused_before_anything_is_made(
@@ -253,7 +253,7 @@ def test_a_field_that_takes_none_of_its_values_is_refused_before_anything_is_mad
 ) -> None:
     path = written(tmp_path, f"\n[sweep]\n[sweep.space]\n{section}\n")
     with pytest.raises(PenstockError, match=said):
-        sweep.run(sweep.request(str(path), [], None, 1, tmp_path / "runs"), pytest.fail)
+        sweep.request(str(path), [], None, 1, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
@@ -265,12 +265,13 @@ def test_a_recipe_without_a_sweep_is_refused_with_how_to_give_it_one(tmp_path: P
 def test_a_recipe_for_several_devices_is_refused_with_what_takes_their_place(tmp_path: Path) -> None:
     path = written(tmp_path, "[machine]\ndevices = 2\n" + RANDOM)
     with pytest.raises(PenstockError, match=r"machine\.devices is 2 .* give --workers the number of devices"):
-        sweep.run(sweep.request(str(path), [], None, 1, tmp_path / "runs"), pytest.fail)
+        sweep.request(str(path), [], None, 1, tmp_path / "runs")
 
 
 def test_a_metric_that_the_loop_does_not_log_is_refused_with_those_it_does(tmp_path: Path) -> None:
     order = {
-        "recipe": recipe.load(str(written(tmp_path, ""))).model_dump(mode="json", exclude_unset=True),
+        "recipe": toml.loads(written(tmp_path, "").read_text()),
+        "facts": None,
         "folder": str(tmp_path / "trial"),
         "metric": "val_acc",
     }
@@ -287,7 +288,8 @@ def test_an_error_of_another_library_s_is_the_trial_s_reason_and_its_traceback_i
 
     monkeypatch.setattr(loop, "train", fail)
     order = {
-        "recipe": recipe.load(str(written(tmp_path, ""))).model_dump(mode="json", exclude_unset=True),
+        "recipe": toml.loads(written(tmp_path, "").read_text()),
+        "facts": None,
         "folder": str(tmp_path / "trial"),
         "metric": "val_accuracy",
     }
