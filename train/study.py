@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sqlite3
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,8 +174,9 @@ def opened(folder: Path, sweep: Sweep, content: dict[str, Any], epochs: int) -> 
     path = folder / DATABASE
     with _held_alone(folder), _storage_errors(path):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # The file is opened here, since in an address some characters of a path would mean something else.
         storage = optuna.storages.RDBStorage(
-            f"sqlite:///{path.absolute()}", engine_kwargs={"connect_args": {"timeout": _WAIT_S}}
+            "sqlite://", engine_kwargs={"creator": lambda: sqlite3.connect(path, timeout=_WAIT_S)}
         )
         try:
             study = _made(storage, path, sweep, _what_matters(sweep, content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,9 @@ from penstock.train.outcome import Outcome
 from penstock.train.recipe import Recipe
 from penstock.train.space import Sweep, put
 from penstock.train.study import Asked, Study, opened
+
+# What the loop keeps the best weights by, unless it is told.
+_KEPT_BY = "val_accuracy"
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,10 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
     Raises:
         PenstockError: the recipe cannot be read, has no sweep, is for several devices, or has no such fields.
     """
-    job = recipes.load(recipe, settings)
-    if job.sweep is None:
+    raw, changes = recipefiles.read(recipefiles.locate(recipe)), list(map(overrides.parse, settings))
+    job = recipes.make(raw, changes, {}, f"recipe {recipe}", f"penstock sweep {shlex.quote(recipe)}")
+    wanted = job.sweep
+    if wanted is None:
         raise PenstockError(
             f"recipe {recipe}: has no section [sweep]; give it one, as in [sweep] and [sweep.space] with "
             '"optim.lr" = { low = 1e-4, high = 1e-1, log = true }'
@@ -87,13 +93,17 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
             "sweep's trials take one device each: set both to 1, and give --workers the number of devices"
         )
     if trials is not None:
-        job = job.model_copy(update={"sweep": job.sweep.model_copy(update={"trials": trials})})
-    given = overrides.apply(recipefiles.read(recipefiles.locate(recipe)), map(overrides.parse, settings))
-    del given["sweep"]
-    content = put(given, {"machine.devices": 1}) if job.machine.devices == "auto" else given
+        job = job.model_copy(update={"sweep": wanted.model_copy(update={"trials": trials})})
+    content, own = overrides.apply(raw, changes), [text for text in settings if not text.startswith("sweep.")]
+    del content["sweep"]
+    if job.machine.devices == "auto":
+        content = put(content, {"machine.devices": 1})
+    if job.keep.monitor is None and wanted.metric != _KEPT_BY:
+        own.append(f"keep.monitor={wanted.metric}")  # so that the best epoch's weights are kept
+        content = put(content, {"keep.monitor": wanted.metric})
     _check_fields(job, content, f"recipe {recipe}: sweep.space.")
-    own = [word for text in settings if not text.startswith("sweep.") for word in ("--set", text)]
-    return Request(job, content, output / f"{job.name}-sweep", workers, (recipe, *own))
+    words = (recipe, *(word for text in own for word in ("--set", text)))
+    return Request(job, content, output / f"{job.name}-sweep", workers, words)
 
 
 def _check_fields(job: Recipe, content: dict[str, Any], source: str) -> None:
@@ -215,18 +225,22 @@ class _Head:
         del self.running[place]
         if message is None:
             self._died(place, now)
-        elif message["kind"] == "no metric":
-            there = ", ".join(message["there"])
-            raise PenstockError(
-                f"sweep.metric {self.request.sweep.metric!r}: the loop logs no such figure; it logs {there}"
-            )
+        elif message["kind"] in ("no metric", "no room"):
+            raise PenstockError(self._hopeless(message))
         elif message["kind"] == "finished" and now.curve:
-            self.study.tell(now.trial, now.curve, now.seconds(), now.pruned)
+            self.study.tell(now.trial, now.curve, message["seconds"], now.pruned)
         else:
-            self.study.fail(now.trial, message.get("reason", "it ended before its first epoch did"), now.seconds())
+            self.study.fail(now.trial, message.get("reason", "it ended before its first epoch did"), message["seconds"])
             self.workers.pop(place).end()  # what the trial left in its process is not for the next one
         if message is not None:
             self._done(now)
+
+    def _hopeless(self, message: Message) -> str:
+        """Why no other trial would fare better; this one is tried again when the sweep goes on."""
+        if message["kind"] == "no room":
+            return f"{message['reason']}; make room, and the same command goes on"
+        there = ", ".join(message["there"])
+        return f"sweep.metric {self.request.sweep.metric!r}: the loop logs no such figure; it logs {there}"
 
     def _epoch(self, place: int, now: _Running, message: Message) -> None:
         now.curve[message["epoch"]] = message["value"]

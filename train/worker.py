@@ -5,9 +5,12 @@ python -m penstock.train.worker HANDLE
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -47,14 +50,19 @@ class Watch(Callback):  # type: ignore[misc]
         if self.metric not in figures:
             raise NoSuchMetric(sorted(figures))
         for name, value in figures.items():
-            if not math.isfinite(value):
+            if not math.isfinite(value) and (name == self.metric or "loss" in name):
                 raise PenstockError(f"{name} is {value:g} after epoch {epoch}")
         if self.tell(epoch, figures[self.metric]):
             trainer.should_stop = True
 
 
 def run(order: Message, tell: Tell) -> Message:
-    """Train one trial: what became of it."""
+    """Train one trial: what became of it, and the seconds that it took."""
+    began = time.monotonic()
+    return {**_trained(order, tell), "seconds": time.monotonic() - began}
+
+
+def _trained(order: Message, tell: Tell) -> Message:
     folder = Path(order["folder"])
     try:
         recipe = recipes.make(order["recipe"], (), {}, "its values", "penstock train")
@@ -62,13 +70,24 @@ def run(order: Message, tell: Tell) -> Message:
         loop.train(recipe, folder, progress=False, facts=facts, callbacks=[Watch(order["metric"], tell)])
     except NoSuchMetric as error:
         return {"kind": "no metric", "there": error.there}
-    except PenstockError as error:
-        return {"kind": "failed", "reason": str(error)}
     except Exception as error:
+        if _no_room(error):
+            return {"kind": "no room", "reason": f"{folder}: {os.strerror(errno.ENOSPC)}"}
+        if isinstance(error, PenstockError):
+            return {"kind": "failed", "reason": str(error)}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.txt").write_text(traceback.format_exc())
         return {"kind": "failed", "reason": first_line(error)}
     return {"kind": "finished"}
+
+
+def _no_room(error: BaseException | None) -> bool:
+    """Whether the disk was full, also where something else was made of it."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _work(head: Connection) -> None:

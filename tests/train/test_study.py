@@ -269,6 +269,17 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_s_name_is_not_read_as_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / "a b?x=1&y%20z#é"
+    folder.mkdir()
+    with opened(folder, trials=1) as study:
+        finish(study)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "sweep.db"]
+    assert list(tmp_path.iterdir()) == [folder]
+    with opened(folder, trials=1) as study:
+        assert len(study.trials()) == 1
+
+
 def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / studies.DATABASE).write_bytes(b"no database" * 1000)
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from PIL import Image
 
 from penstock import checkpoint
 from penstock.errors import PenstockError
+from penstock.files import writing
 from penstock.train import crew, loop, outcome, recipe, sweep, toml, worker
 from penstock.train.outcome import Outcome
 
@@ -151,6 +153,8 @@ def test_trials_are_pruned_and_combinations_that_no_network_has_fail(tmp_path: P
     assert "IndexError" in rows[0.01, "[]"]["reason"]
     assert found.best.epoch("maximize") == max(found.best.curve, key=lambda epoch: (found.best.curve[epoch], -epoch))
     assert len(found.best.curve) == 3
+    assert checkpoint.load(folder / "best.pth").card.metrics["val_accuracy"] == found.best.value
+    assert checkpoint.load(folder / "best.pth").card.metrics["epoch"] == found.best.epoch("maximize")
     assert any("pruned after epoch 1" in line for line in said)
     assert (folder / "curves.png").is_file()
 
@@ -294,8 +298,35 @@ def test_an_error_of_another_library_s_is_the_trial_s_reason_and_its_traceback_i
         "metric": "val_accuracy",
     }
     answer = worker.run(order, lambda *_: False)
-    assert answer == {"kind": "failed", "reason": "RuntimeError: CUDA out of memory."}
+    assert (answer["kind"], answer["reason"]) == ("failed", "RuntimeError: CUDA out of memory.")
+    assert 0 <= answer["seconds"] < 60
     assert "in fail\n" in (tmp_path / "trial" / "error.txt").read_text()
+
+
+def test_a_full_disk_is_no_fault_of_the_trial_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        with writing("--output", tmp_path, "checkpoints written before are whole"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(loop, "train", fail)
+    order = {
+        "recipe": toml.loads(written(tmp_path, "").read_text()),
+        "facts": None,
+        "folder": str(tmp_path / "trial"),
+        "metric": "val_accuracy",
+    }
+    answer = worker.run(order, lambda *_: False)
+    assert (answer["kind"], answer["reason"]) == ("no room", f"{tmp_path / 'trial'}: No space left on device")
+
+
+def test_the_best_by_another_metric_is_the_epoch_that_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, RANDOM)
+    by_loss = sweep.request(str(path), ["sweep.metric=val_loss"], 5, 1, tmp_path)
+    assert by_loss.words == (str(path), "--set", "keep.monitor=val_loss")
+    assert by_loss.content["keep"] == {"monitor": "val_loss"}
+    assert (by_loss.sweep.total, by_loss.sweep.towards) == (5, "minimize")
+    told = sweep.request(str(path), ["sweep.metric=val_loss", "keep.monitor=val_accuracy"], None, 1, tmp_path)
+    assert told.words == (str(path), "--set", "keep.monitor=val_accuracy")
 
 
 def test_cores_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
