@@ -44,7 +44,7 @@ class Parameter(BaseModel):
         return self
 
     def _check_choices(self) -> None:
-        if {"low", "high", "log", "step"} & self.model_fields_set:
+        if self.log or not self.low is self.high is self.step is None:
             raise ValueError("has choices and a range; give one or the other")
         labels = self.labels
         if None in labels:
@@ -142,8 +142,14 @@ class Sweep(BaseModel):
     @field_validator("space", mode="before")
     @classmethod
     def _by_dotted_path(cls, value: Any) -> Any:
-        """`optim.lr = {…}` is a table in a table in TOML, and `"optim.lr" = {…}` is what is meant."""
-        return dict(_flat(value)) if isinstance(value, dict) else value
+        """`optim.lr = {…}` is a table in a table in TOML, and `"optim.lr" = {…}` is what is meant; both are one."""
+        if not isinstance(value, dict):
+            return value
+        found: dict[str, Any] = {}
+        for path, told in _flat(value):
+            before = found.get(path)
+            found[path] = {**before, **told} if isinstance(before, dict) and isinstance(told, dict) else told
+        return found
 
     @model_validator(mode="after")
     def _can_be_begun(self) -> Sweep:

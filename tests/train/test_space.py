@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from penstock.errors import PenstockError
 from penstock.signature import first_message
-from penstock.train import toml
+from penstock.train import overrides, recipe, toml
 from penstock.train.space import Parameter, Sweep, put
 
 LR = {"low": 1e-4, "high": 1e-1, "log": True}
@@ -93,6 +93,19 @@ def test_dotted_and_nested_paths_are_the_same_space() -> None:
     one, other = Sweep.model_validate(dotted), Sweep.model_validate(nested)
     assert one == other
     assert list(one.space) == ["optim.lr", "model.kwargs.widths", "epochs"]
+
+
+def test_a_recipe_with_a_sweep_comes_back_from_what_its_checkpoints_record_and_from_toml() -> None:
+    told = {"space": {"optim.lr": LR, "optim.name": {"choices": ["adam", "sgd"]}, "epochs": {"low": 1, "high": 3}}}
+    content = {**toml.loads((recipe.SHIPPED / "digits.toml").read_text()), "sweep": told}
+    job = recipe.Recipe.model_validate(content)
+    assert recipe.Recipe.model_validate_json(job.model_dump_json()) == job
+    assert recipe.Recipe.model_validate(toml.loads(toml.dumps(job.model_dump(mode="json")))) == job
+
+
+def test_a_bound_that_is_set_by_itself_changes_that_alone() -> None:
+    content = overrides.apply({"space": {"optim.lr": LR}}, [overrides.parse("space.optim.lr.low=1e-3")])
+    assert Sweep.model_validate(content).space == {"optim.lr": Parameter(low=1e-3, high=1e-1, log=True)}
 
 
 @pytest.mark.parametrize(
