@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,23 @@ def trusted(target: str) -> bool:
     """Whether a file may name this architecture by itself, since importing it runs only penstock's own code."""
     module, _, name = target.rpartition(":")
     return module == TRUSTED and name.isidentifier() and not name.startswith("_")
+
+
+def targets(architecture: Architecture) -> list[str]:
+    """What making an architecture imports: its own target, and those that arguments of penstock's own classes name."""
+    return list(_named(architecture.model_dump()))
+
+
+def _named(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "target" in value:
+            yield str(value["target"])
+            if not trusted(str(value["target"])):
+                return  # what its arguments mean is its own affair
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _named(item)
 
 
 def check(path: Path, card: Card) -> None:

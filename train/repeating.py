@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from shlex import quote
@@ -39,19 +39,30 @@ def earlier(path: Path, overrides: Sequence[str] = (), **fields: Any) -> Earlier
     card = cards.read(path, contents.value) if contents.kind == "weights" else None
     if card is None or card.recipe is None:
         raise PenstockError(
-            f"--from {path}: records no recipe; only checkpoints of `penstock train` do, of 0.1 and later"
+            f"--from {path}: records no recipe, as each checkpoint does that `penstock train` leaves now"
         )
     changes = list(map(parse, overrides))
     recipe = recipes.make(
         card.recipe, changes, fields, f"the recipe in {path}", f"penstock train --from {quote(str(path))}"
     )
-    named = any(change.path[:1] == ("model",) and change.path[1:] in ((), ("target",)) for change in changes)
-    if not named and not cards.trusted(recipe.model.target):
-        raise PenstockError(
-            f"--from {path}: names the network {recipe.model.target!r}, whose import would run its code; if you trust "
-            f"it, name it yourself: --set model.target={recipe.model.target}"
-        )
+    named = {text for change in changes if change.path[0] == "model" for text in _texts(change.value)}
+    for target in cards.targets(recipe.model):
+        if not cards.trusted(target) and target not in named:
+            where = "model.target" if target == recipe.model.target else "model.kwargs.….target"
+            raise PenstockError(
+                f"--from {path}: names the network {target!r}, whose import would run its code; if you trust it, name "
+                f"it yourself: --set {where}={target}"
+            )
     return Earlier(recipe, card.facts or {})
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value that was typed: a name, or those in a section that was given whole."""
+    if isinstance(value, str):
+        yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for each in inner:
+        yield from _texts(each)
 
 
 def free_folder(folder: Path, path: Path) -> Path:

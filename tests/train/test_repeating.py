@@ -75,6 +75,19 @@ def test_a_network_that_the_checkpoint_alone_names_is_not_imported(best: Path, t
     assert found.model.target == target
 
 
+def test_a_network_inside_another_is_held_to_the_same(best: Path, tmp_path: Path) -> None:
+    content = torch.load(best, weights_only=True)["recipe"]
+    inner = {"target": "os:system", "kwargs": {"command": "true"}}
+    model = {"target": "penstock.train.nets:Rescaled", "kwargs": {"net": inner}}
+    path = changed(best, tmp_path, recipe={**content, "model": model})
+    with pytest.raises(PenstockError, match=r"names the network 'os:system'.* --set model.kwargs.….target=os:system"):
+        repeating.earlier(path, ["model.target=penstock.train.nets:Rescaled"])
+    with pytest.raises(PenstockError, match="names the network 'os:system'"):
+        repeating.earlier(path, ["model.kwargs.note=not os:system"])
+    assert repeating.earlier(path, ["model.kwargs.net={target='os:system', kwargs={command='true'}}"]).recipe
+    assert repeating.earlier(path, ["model.kwargs.net.target=os:system"]).recipe.model.kwargs["net"] == inner
+
+
 def test_a_run_never_takes_the_folder_of_the_checkpoint_that_it_repeats(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     path = runs / "digits" / "best.pth"
