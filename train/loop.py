@@ -23,10 +23,10 @@ from penstock.data.specs import Part
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, facts, jobs, journal, keeper, loaders, report, trackers
+from penstock.train import augment, cases, device, jobs, journal, keeper, loaders, report, trackers
 from penstock.train.board import Board
 from penstock.train.device import Ahead
-from penstock.train.facts import Facts
+from penstock.train.facts import Facts, find
 from penstock.train.jobs import Job
 from penstock.train.keeper import Keeper, State
 from penstock.train.learner import Learner
@@ -58,7 +58,7 @@ def train(
     *,
     progress: bool = True,
     resume: bool = False,
-    found: Facts | None = None,
+    facts: Facts | None = None,
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], object] = lambda _: None,
 ) -> Trained:
@@ -69,7 +69,7 @@ def train(
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
         resume: go on with the run in the folder after its last whole epoch: the same as if it had never ended.
-        found: what was found when the run began, for its checkpoints; None looks for it.
+        facts: what was found when the run began, for its checkpoints; None looks for it.
         callbacks: of Lightning's, beside those of the loop.
         say: told in lines what the data and the starting weights are.
 
@@ -78,7 +78,7 @@ def train(
     """
     device.resolve(recipe.machine)
     state = keeper.read(folder, recipe) if resume else State()
-    job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
+    job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
     with (
         writing("--output", folder, "checkpoints written before are whole"),

@@ -77,7 +77,7 @@ def train(
             say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
     shown = progress and sys.stderr.isatty()
-    trained = loop.train(job, folder, progress=shown, resume=resume, found=found, say=say)
+    trained = loop.train(job, folder, progress=shown, resume=resume, facts=found, say=say)
     if trained.figures is None:
         return  # the first rank tells it
     from penstock import summaries

@@ -18,6 +18,7 @@ HEAVY = (
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
     "onnxslim", "pyarrow",
     "onnxslim", "tokenizers",
+    "onnxslim", "optuna", "matplotlib",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -42,6 +43,9 @@ AT_MODULE_LEVEL = {
         "penstock.export.",
     ),
     "lightning": tuple(f"penstock.train.{name}" for name in ("board", "keeper", "learner", "loop", "pace", "trackers")),
+    "lightning": ("penstock.train.loop", "penstock.train.worker"),
+    "optuna": ("penstock.train.strategy", "penstock.train.study"),
+    "matplotlib": ("penstock.train.sweepcharts",),
     "fastapi": ("penstock.serve.",),
 }
 # These run where torch is not installed: none of their code reaches for it, at any depth.
