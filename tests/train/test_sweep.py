@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -67,7 +66,7 @@ def test_a_grid_is_trained_once_each_and_what_fails_ends_nothing(ran: tuple[Path
             assert 0.1 < float(row["val_accuracy"]) < 1
         else:
             assert (row["state"], row["val_accuracy"]) == ("failed", "")
-            assert re.search(r"_loss is nan after epoch 1", row["reason"])
+            assert "the loss is nan in epoch 1" in row["reason"]
     best = max((row for row in rows if row["state"] == "finished"), key=lambda row: float(row["val_accuracy"]))
     assert str(found.best.number) == best["trial"]
     lines = [line for line in said if line.startswith("trial ")]
