@@ -19,6 +19,11 @@ from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
 
 _MOST_CLASSES = 100
+_SUMS = {
+    "classification": ("loss", "rows", "right"),
+    "multilabel": ("loss", "rows", "both", "said", "held"),
+    "regression": ("loss", "rows", "absolute", "squared"),
+}
 MONITORS = {"classification": "val_accuracy", "multilabel": "val_f1", "regression": "val_rmse"}
 
 
@@ -47,7 +52,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         for values in () if job.scale is None else job.scale:
             assert self._scale is not None
             self._scale.append(nn.Parameter(torch.from_numpy(values), requires_grad=False))
-        self.averaged = ema.Averaged(self.net, recipe.keep.ema) if recipe.keep.ema else None
+        self.averaged: ema.Averaged | None = None
         optim.freeze(self.net, recipe.optim.freeze)
         device.laid_out(self.net, recipe.machine)
         if recipe.machine.checkpointing:
@@ -86,7 +91,11 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._stepped = step
 
     def on_validation_epoch_start(self) -> None:
-        self._sums, self.confusion = {}, None
+        # All of them, also on a rank that has no sample: ranks add them up together.
+        self._sums = {
+            name: torch.zeros((), dtype=torch.float64, device=self.device) for name in _SUMS[self.recipe.task]
+        }
+        self.confusion = None
         self._kept.enter_context(self.as_kept())
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -117,6 +126,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def configure_optimizers(self) -> Any:
         wanted, schedule = self.recipe.optim, self.recipe.schedule
+        if self.recipe.keep.ema:  # now that the network is where it stays
+            self.averaged = ema.Averaged(self.net, self.recipe.keep.ema)
         optimizer = optim.optimizer(self.net, wanted)
         if schedule.name == "plateau":
             # Kept here: Lightning's own is not what it was after a run that is resumed.
@@ -185,7 +196,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     def _add(self, **values: Any) -> None:
         for name, value in values.items():
             held = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-            self._sums[name] = self._sums[name] + held if name in self._sums else held
+            self._sums[name] = self._sums[name] + held
 
 
 class Normalize(nn.Module):

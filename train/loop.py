@@ -95,14 +95,15 @@ def train(
         trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
         seconds = _fit(job, trainer, folder)
         ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
-        return _scored(job, ended) if trainer.is_global_zero else ended
+        return _scored(job, ended, str(trainer.strategy.root_device)) if trainer.is_global_zero else ended
 
 
-def _scored(job: Job, ended: Trained) -> Trained:
+def _scored(job: Job, ended: Trained, where: str) -> Trained:
     """Try the best checkpoint on the test part, and report the run."""
     best, samples = checkpoint.load(ended.best), job.parts["test"]
     rows = datasets.rows(samples, job.preprocess)
-    first = evaluation.first_output(TorchRunner(best.module, best.card.signature), rows, best.card.signature)
+    with TorchRunner(best.module.to(where), best.card.signature, where) as runner:
+        first = evaluation.first_output(runner, rows, best.card.signature)
     figures = evaluation.figures(first, rows, best.card.task)
     telling = cases.choose(samples, first, best.card.task, best.card.labels)
     told = {"seconds": f"{ended.seconds:.1f}", "epochs": str(len(ended.history))}
