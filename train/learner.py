@@ -12,14 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.preprocess import ImagePreprocess
 from penstock.train import augment, checkpointing, device, ema, losses, optim
 from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
+from penstock.train.recipe import Recipe
 
 _MOST_CLASSES = 100
-MONITORS = {"classification": "val_accuracy", "multilabel": "val_f1", "regression": "val_rmse"}
+# What may be watched, and what is by default.
+_WATCHED = {"classification": ("val_accuracy",), "multilabel": ("val_f1",), "regression": ("val_rmse", "val_mae")}
+MONITORS = {task: names[0] for task, names in _WATCHED.items()}
 
 
 class Learner(lightning.LightningModule):  # type: ignore[misc]
@@ -28,12 +31,16 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     Args:
         job: what is trained.
         folder: where a batch is left whose loss is no number.
+
+    Raises:
+        PenstockError: the recipe watches a figure that there is none of.
     """
 
     def __init__(self, job: Job, folder: Path) -> None:
         super().__init__()
         recipe = job.recipe
         self.net, self.recipe, self._folder = job.net, recipe, folder
+        _see_monitor(recipe)
         self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
         self._normalize = None if self._image is None else Normalize(self._image)
         classes = int(job.card.signature.outputs[0].shape[-1])
@@ -86,6 +93,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._stepped = step
 
     def on_validation_epoch_start(self) -> None:
+        self._see_finite(None, None)
         self._sums, self.confusion = {}, None
         self._kept.enter_context(self.as_kept())
 
@@ -160,10 +168,13 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         mean, spread = self._scale
         return (outputs - mean) / spread, (targets.reshape(outputs.shape) - mean) / spread
 
-    def _see_finite(self, loss: Tensor, batch: Batch) -> None:
-        """Refuse to go on from a loss that is no number; on a GPU the step before's, which needs no waiting."""
-        now = (loss.detach(), batch)
-        seen, self._before = (self._before, now) if loss.is_cuda else (now, None)
+    def _see_finite(self, loss: Tensor | None, batch: Batch | None) -> None:
+        """Refuse to go on from a loss that is no number; on a GPU the step before's, which needs no waiting.
+
+        Without one, at the end of an epoch, that of the last step.
+        """
+        now = None if loss is None or batch is None else (loss.detach(), batch)
+        seen, self._before = (now, None) if now is not None and not now[0].is_cuda else (self._before, now)
         if seen is None or bool(torch.isfinite(seen[0])):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -205,6 +216,15 @@ class Normalize(nn.Module):
         planes = pixels.movedim(-1, 1).contiguous().float()
         found: Tensor = (planes / self._whole - self.mean) / self.std
         return found
+
+
+def _see_monitor(recipe: Recipe) -> None:
+    known, wanted = (*_WATCHED[recipe.task], "val_loss", "train_loss"), recipe.keep.monitor
+    if wanted is not None and wanted not in known:
+        raise PenstockError(
+            f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}"
+            f"{nearest(wanted, known)}"
+        )
 
 
 def _counts(job: Job) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from penstock import datasets
 from penstock.data.samples import Samples
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, first_line
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.preprocessing import Preprocess
 from penstock.train import augment, features
@@ -27,7 +28,8 @@ class Order(Sampler[list[int]]):
     """Which samples are in which batch: drawn anew in each epoch by seed and epoch, the same on every machine.
 
     Of several ranks each has every so manieth; where they do not come out even, the first are drawn once more, so that
-    all ranks have as many batches.
+    all ranks have as many batches. Of what is learnt from, one sample that would be left over is in the batch before:
+    BatchNorm has nothing to tell from one.
 
     Args:
         count: of samples.
@@ -57,7 +59,13 @@ class Order(Sampler[list[int]]):
             told(epoch)
 
     def __len__(self) -> int:
-        return -(-self._mine // self._batch)
+        return len(self._starts)
+
+    @property
+    def _starts(self) -> range:
+        """Where in what is drawn each batch begins."""
+        alone = self._seed is not None and self._mine % self._batch == 1 and 1 < self._batch < self._mine
+        return range(0, self._mine - alone, self._batch)
 
     @property
     def _mine(self) -> int:
@@ -67,8 +75,8 @@ class Order(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         mine = self._drawn()[self._rank :: self._ranks]
-        for start in range(0, len(mine), self._batch):
-            yield mine[start : start + self._batch].tolist()
+        for start, end in pairwise([*self._starts, len(mine)]):
+            yield mine[start:end].tolist()
 
     def _drawn(self) -> NDArray[np.int64]:
         if self._seed is None:
@@ -147,6 +155,19 @@ def loader(read: Dataset[Batch], order: Order, how: Loader, *, on_gpu: bool, see
         persistent_workers=how.workers > 0,
         generator=torch.Generator().manual_seed(seed),
     )
+
+
+def fault(error: Exception) -> PenstockError | None:
+    """What an error that a reading process ended with has to say to the user, if that is what it is."""
+    said = str(error)
+    if isinstance(error, PenstockError) and "DataLoader worker" in said:  # torch puts the process's frames before it
+        return PenstockError(said.rpartition(f"{PenstockError.__module__}.PenstockError: ")[2].strip())
+    if isinstance(error, RuntimeError) and said.startswith("DataLoader worker"):
+        return PenstockError(
+            f"loader.workers: a process that reads batches has ended: {first_line(error)}; the system may have ended it "
+            "for want of memory; --resume goes on after the last whole epoch, --set loader.workers=0 reads without them"
+        )
+    return None
 
 
 def weights(labels: NDArray[Any]) -> NDArray[np.float64]:

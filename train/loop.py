@@ -20,6 +20,7 @@ from penstock import checkpoint, datasets, evaluation
 from penstock.card import Card
 from penstock.data.facts import summary
 from penstock.data.specs import Part
+from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
@@ -83,7 +84,11 @@ def train(
     if job.start is not None:
         say(f"{recipe.weights}: {job.start}")
     logs = folder / "logs"
-    with writing("--output", folder, "checkpoints written before are whole"), device.prepared(recipe.machine):
+    with (
+        writing("--output", folder, "checkpoints written before are whole"),
+        keeper.alone(folder),
+        device.prepared(recipe.machine),
+    ):
         keeping = Keeper(
             folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state
         )
@@ -120,6 +125,7 @@ class _Data(lightning.LightningDataModule):  # type: ignore[misc]
 
     def train_dataloader(self) -> Any:
         recipe, samples = self._job.recipe, self._job.parts["train"]
+        self._see_enough("train", 2)
         read = loaders.dataset(samples, self._job.preprocess, recipe.augment, recipe.seed)
         weights = loaders.weights(samples.labels) if recipe.loader.weighted else None
         order = Order(len(samples), recipe.batch_size, recipe.seed, weights, *self._rank())
@@ -129,8 +135,18 @@ class _Data(lightning.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> Any:
         samples, recipe = self._job.parts["val"], self._job.recipe
+        self._see_enough("val", 1)
         order = Order(len(samples), recipe.batch_size, None, None, *self._rank())
         return self._loaded(loaders.dataset(samples, self._job.preprocess), order)
+
+    def _see_enough(self, part: Part, each: int) -> None:
+        count, (_, ranks) = len(self._job.parts[part]), self._rank()
+        held = -(-count // ranks) if part == "train" else count // ranks  # train's are drawn until all have as many
+        if held < each:
+            raise PenstockError(
+                f"recipe {self._job.recipe.name}: the part {part} has {count} samples; {ranks} processes must have "
+                f"{each} each: add samples, or set machine.devices and machine.nodes to fewer"
+            )
 
     def _rank(self) -> tuple[int, int]:
         assert self.trainer is not None
@@ -154,10 +170,15 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
-            with _stopped_in_time(trainer) as interrupts:
+            with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
         except SystemExit:  # how Lightning ends on ^C
             raise KeyboardInterrupt from None
+        except (PenstockError, RuntimeError) as error:
+            told = loaders.fault(error)
+            if told is None:
+                raise
+            raise told from None
     if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
