@@ -160,7 +160,7 @@ def test_weights_that_are_no_numbers_after_an_epoch_are_not_kept(tmp_path: Path)
 
 
 def test_a_figure_that_there_is_none_of_cannot_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(PenstockError, match="keep.monitor is 'val_acuracy'; .*; the nearest is 'val_accuracy'"):
+    with pytest.raises(PenstockError, match=r"keep.monitor is 'val_acuracy'; .*; the nearest is 'val_accuracy'"):
         loop.train(small('keep.monitor="val_acuracy"'), tmp_path, progress=False)
 
 

@@ -138,7 +138,7 @@ def test_weights_that_were_changed_on_the_disk_are_refused(half: Path, tmp_path:
     weights = torch.load(half / keeper.STATE, weights_only=True)["net"]["head.weight"].numpy().tobytes()
     content[content.index(weights)] ^= 0xFF
     (tmp_path / keeper.STATE).write_bytes(content)
-    with pytest.raises(PenstockError, match="is damaged: its part .* is not as it was written"):
+    with pytest.raises(PenstockError, match=r"is damaged: its part .* is not as it was written"):
         keeper.read(tmp_path, job("epochs=9", 'schedule.name="constant"'))
 
 
