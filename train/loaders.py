@@ -165,7 +165,8 @@ def fault(error: Exception) -> PenstockError | None:
     if isinstance(error, RuntimeError) and said.startswith("DataLoader worker"):
         return PenstockError(
             f"loader.workers: a process that reads batches has ended: {first_line(error)}; the system may have ended "
-            "it for want of memory; --resume goes on after the last whole epoch, --set loader.workers=0 reads without them"
+            "it for want of memory; --resume goes on after the last whole epoch, --set loader.workers=0 reads without "
+            "such processes"
         )
     return None
 
