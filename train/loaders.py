@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from penstock import datasets
 from penstock.data.samples import Samples
 from penstock.datasets import Rows
-from penstock.errors import PenstockError, first_line
+from penstock.errors import PenstockError
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.preprocessing import Preprocess
 from penstock.train import augment, features
@@ -155,20 +155,6 @@ def loader(read: Dataset[Batch], order: Order, how: Loader, *, on_gpu: bool, see
         persistent_workers=how.workers > 0,
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-def fault(error: Exception) -> PenstockError | None:
-    """What an error that a reading process ended with has to say to the user, if that is what it is."""
-    said = str(error)
-    if isinstance(error, PenstockError) and "DataLoader worker" in said:  # torch puts the process's frames before it
-        return PenstockError(said.rpartition(f"{PenstockError.__module__}.PenstockError: ")[2].strip())
-    if isinstance(error, RuntimeError) and said.startswith("DataLoader worker"):
-        return PenstockError(
-            f"loader.workers: a process that reads batches has ended: {first_line(error)}; the system may have ended "
-            "it for want of memory; --resume goes on after the last whole epoch, --set loader.workers=0 reads without "
-            "such processes"
-        )
-    return None
 
 
 def weights(labels: NDArray[Any]) -> NDArray[np.float64]:

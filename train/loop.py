@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, facts, jobs, keeper, loaders, report, trackers
+from penstock.train import augment, cases, device, facts, faults, jobs, keeper, loaders, report, trackers
 from penstock.train.board import Board
 from penstock.train.device import Ahead
 from penstock.train.facts import Facts
@@ -170,19 +170,35 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        try:
-            with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
+        with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
+            try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
-        except SystemExit:  # how Lightning ends on ^C
-            raise KeyboardInterrupt from None
-        except (PenstockError, RuntimeError) as error:
-            told = loaders.fault(error)
-            if told is None:
-                raise
-            raise told from None
+            except SystemExit:  # how Lightning ends on ^C
+                raise KeyboardInterrupt from None
+            except (PenstockError, RuntimeError) as error:
+                if interrupts:  # one of several processes leaves before the others
+                    raise KeyboardInterrupt from None
+                told = faults.told(error)
+                if told is None:
+                    raise
+                raise told from None
     if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
+
+
+class _Leave(Callback):  # type: ignore[misc]
+    """Ends a run between two batches, once a signal has come: an epoch that is not whole leaves nothing."""
+
+    def __init__(self, came: list[int]) -> None:
+        self._came = came
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.on_train_batch_end()
 
 
 @contextmanager
@@ -199,13 +215,13 @@ def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
 
     def stop(number: int, _: Any) -> None:
         came.append(number)
-        trainer.should_stop = True
         signal.signal(signal.SIGINT, before)
 
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
         yield came
         return
+    trainer.callbacks.append(_Leave(came))
     signal.signal(signal.SIGINT, stop)
     try:
         yield came

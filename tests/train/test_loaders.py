@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset
 
 from penstock import data, datasets
 from penstock.data.specs import Digits
-from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.train import loaders, recipe
 from penstock.train.learner import Normalize
@@ -100,29 +94,3 @@ def test_a_batch_holds_its_samples() -> None:
     assert labels.tolist() == samples.labels[[3, 1, 7]].tolist()
     numbers = Normalize(image)(inputs["image"]).numpy()
     assert np.array_equal(numbers, datasets.rows(samples, image).inputs["image"][[3, 1, 7]])
-
-
-def test_a_picture_that_a_process_cannot_read_is_named_in_a_sentence() -> None:
-    samples = data.load(Digits())["val"]
-    damaged = replace(samples, items=[b"no picture"] * len(samples), places=["a.jpg"] * len(samples))
-    preprocess = recipe.load("digits").preprocess
-    assert isinstance(preprocess, ImagePreprocess)
-    read = loaders.dataset(damaged, preprocess)
-    batches = loaders.loader(read, Order(len(samples), 64, None), recipe.Loader(workers=1), on_gpu=False, seed=0)
-    with pytest.raises(PenstockError) as failed:
-        next(iter(batches))
-    told = loaders.fault(failed.value)
-    assert str(told) == "a.jpg: the 10 bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file"
-    assert loaders.fault(PenstockError("a.jpg: is damaged")) is None
-
-
-def test_a_reading_process_that_is_killed_is_told_in_a_sentence() -> None:
-    class Killed(Dataset[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    batches = loaders.loader(Killed(), Order(8, 4, 0), recipe.Loader(workers=1), on_gpu=False, seed=0)
-    with pytest.raises(RuntimeError) as failed:
-        next(iter(batches))
-    assert "has ended: RuntimeError: DataLoader worker" in str(loaders.fault(failed.value))
-    assert loaders.fault(RuntimeError("out of memory")) is None

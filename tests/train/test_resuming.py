@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from penstock import checkpoint
 from penstock.errors import PenstockError
@@ -47,8 +48,6 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_goes_on_is_what_it_would_have_been(way: str, tmp_path: Path) -> None:
-    from lightning.pytorch.callbacks import Callback
-
     class Stop(Callback):  # type: ignore[misc]
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if trainer.current_epoch == 2 and batch_idx == 5:
@@ -102,6 +101,19 @@ def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Pat
         (tmp_path / keeper.STATE).write_bytes(damaged)
         with pytest.raises(PenstockError, match="is damaged"):
             keeper.read(tmp_path, job())
+
+
+def test_an_epoch_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    class Interrupt(Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.current_epoch == 1 and batch_idx == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(job(), tmp_path, progress=False, callbacks=[Interrupt()])
+    assert [row["epoch"] for row in losses(tmp_path)] == [1]
+    assert keeper.read(tmp_path, job()).epoch == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class Code:
