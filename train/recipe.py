@@ -141,7 +141,7 @@ class Loss(_Section):
 class Loader(_Section):
     """How batches are read: processes beside the loop, page-locked memory, classes drawn alike often (`weighted`)."""
 
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=256)
     pin: bool = True
     weighted: bool = False
 
