@@ -38,8 +38,8 @@ def resolve(machine: Machine) -> str:
         )
     if machine.nodes > 1 and not any(name in os.environ for name in _STARTED):
         raise PenstockError(
-            f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of them: "
-            f"torchrun --nnodes={machine.nodes} --nproc-per-node=… --node-rank=… --master-addr=… -m penstock train …"
+            f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of "
+            f"them: torchrun --nnodes={machine.nodes} --nproc-per-node=… --node-rank=… --master-addr=… -m penstock …"
         )
     if device == "cpu" and machine.precision == "fp16":
         raise PenstockError("machine.precision is fp16, which needs a GPU; on the CPU take bf16 or fp32")

@@ -59,7 +59,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         device.laid_out(self.net, recipe.machine)
         if recipe.machine.checkpointing:
             checkpointing.checkpointed(self.net)
-        self._call: Any = torch.compile(self.net) if recipe.machine.compile else self.net
+        self._called: Any = job.call.on(self.net)
+        self._learning: Any = torch.compile(self._called) if recipe.machine.compile else self._called
         self._sums: dict[str, Tensor] = {}
         self.confusion: Tensor | None = None
         self._stepped = 0
@@ -78,7 +79,12 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, targets = self.ready(batch, learning=True)
-        loss: Tensor = self._loss(*self._scaled(self._call(*inputs.values()), targets))
+        loss: Tensor = self._loss(*self._scaled(_first(self._learning(*inputs.values())), targets))
+        if not loss.requires_grad:
+            raise PenstockError(
+                f"recipe {self.recipe.name}: what the network answers does not depend on a parameter that is trained; "
+                "does its forward detach them, or run without gradients?"
+            )
         self._see_finite(loss, batch)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets), sync_dist=True)
         wanted = self.recipe.optim
@@ -99,7 +105,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: Batch, index: int) -> None:
         inputs, targets = self.ready(batch, learning=False)
-        outputs = self.net(*inputs.values())
+        outputs = _first(self._called(*inputs.values()))
         rows = len(targets)
         self._add(loss=self._val_loss(*self._scaled(outputs, targets)) * rows, rows=rows)
         if self.recipe.task == "classification":
@@ -216,6 +222,12 @@ class Normalize(nn.Module):
         planes = pixels.movedim(-1, 1).contiguous().float()
         found: Tensor = (planes / self._whole - self.mean) / self.std
         return found
+
+
+def _first(answer: Any) -> Tensor:
+    """The first of a network's outputs."""
+    found: Tensor = answer[0] if isinstance(answer, tuple) else answer
+    return found
 
 
 def _see_monitor(recipe: Recipe) -> None:

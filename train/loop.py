@@ -16,6 +16,7 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
+from penstock import card as cards
 from penstock import checkpoint, datasets, evaluation
 from penstock.card import Card
 from penstock.data.facts import summary
@@ -101,9 +102,12 @@ def train(
 
 def _scored(job: Job, ended: Trained) -> Trained:
     """Try the best checkpoint on the test part, and report the run."""
-    best, samples = checkpoint.load(ended.best), job.parts["test"]
+    # What the recipe names is trusted; what a file names is not.
+    named = [target for target in cards.targets(job.card.architecture) if not cards.trusted(target)]
+    best = checkpoint.load(ended.best, checkpoint.Override(model=named[0] if named else None))
+    samples = job.parts["test"]
     rows = datasets.rows(samples, job.preprocess)
-    first = evaluation.first_output(TorchRunner(best.module, best.card.signature), rows, best.card.signature)
+    first = evaluation.first_output(TorchRunner(best.adapted(), best.card.signature), rows, best.card.signature)
     figures = evaluation.figures(first, rows, best.card.task)
     telling = cases.choose(samples, first, best.card.task, best.card.labels)
     told = {"seconds": f"{ended.seconds:.1f}", "epochs": str(len(ended.history))}
