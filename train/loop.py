@@ -171,6 +171,7 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*number of training batches.*")
+        warnings.filterwarnings("ignore", message="Grad strides do not match")  # of one channel, alike either way
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
