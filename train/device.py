@@ -15,13 +15,15 @@ from penstock.train.recipe import Machine
 
 # What cuBLAS needs to add up in the same order each time; read when CUDA is first used.
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+# What torchrun, a cluster's scheduler or a user's own script tell the processes of several nodes.
+_STARTED = ("WORLD_SIZE", "SLURM_NTASKS", "MASTER_ADDR")
 
 
 def resolve(machine: Machine) -> str:
     """`cuda` or `cpu`: what training runs on.
 
     Raises:
-        PenstockError: a GPU, more GPUs than there are, or a precision that the device has not, was asked for.
+        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if machine.device == "cuda" and not count:
@@ -33,6 +35,11 @@ def resolve(machine: Machine) -> str:
     if device == "cuda" and machine.devices != "auto" and machine.devices > count:
         raise PenstockError(
             f"machine.devices is {machine.devices}; this machine has {count}: set it to {count} or auto"
+        )
+    if machine.nodes > 1 and not any(name in os.environ for name in _STARTED):
+        raise PenstockError(
+            f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of "
+            f"them: torchrun --nnodes={machine.nodes} --nproc-per-node=… --node-rank=… --master-addr=… -m penstock …"
         )
     if device == "cpu" and machine.precision == "fp16":
         raise PenstockError("machine.precision is fp16, which needs a GPU; on the CPU take bf16 or fp32")

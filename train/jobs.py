@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from penstock import architecture, checkpoint, data, probe, tabular, textual
+from penstock.adapter import Call
 from penstock.architecture import LIBRARIES, Architecture
 from penstock.card import Card
 from penstock.data.samples import Samples
@@ -32,6 +33,7 @@ _RESCALED = "penstock.train.nets:Rescaled"
 class Job:
     """A recipe with all that it names.
 
+    `call` is how the network takes its inputs and where in its answer the outputs lie, of which the first is learnt.
     `start` is what a file of weights gave; `scale` are mean and standard deviation of a regression's targets, float32
     `[outputs]` each.
     """
@@ -41,6 +43,7 @@ class Job:
     preprocess: Preprocess | None
     net: nn.Module
     card: Card
+    call: Call
     start: Start | None = None
     scale: tuple[Any, Any] | None = None
 
@@ -64,9 +67,9 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
         model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
     net = architecture.build(model, recipe.seed).train()
     start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
-    card = _card(recipe, model, parts, preprocess, facts)
+    card, call = _card(recipe, model, parts, preprocess, facts)
     _check_outputs(card, parts)
-    return Job(recipe, parts, preprocess, net, card, start, scale)
+    return Job(recipe, parts, preprocess, net, card, call, start, scale)
 
 
 def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
@@ -127,18 +130,19 @@ def _card(
     parts: dict[Part, Samples],
     preprocess: Preprocess | None,
     facts: Facts | None,
-) -> Card:
-    """The card of the checkpoints that a job leaves."""
+) -> tuple[Card, Call]:
+    """The card of the checkpoints that a job leaves, and how its network is called."""
     inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    signature, _ = probe.complete(architecture.build(model), bare)
+    signature, call = probe.complete(architecture.build(model), bare)
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
+    _check_rows(recipe, first)
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
     labels = None
     if recipe.task != "regression":
         labels = parts["train"].classes or tuple(str(number) for number in range(int(first.shape[-1])))
-    return Card(
+    card = Card(
         name=recipe.name,
         architecture=model,
         signature=signature,
@@ -150,6 +154,7 @@ def _card(
         recipe=recipe.model_dump(mode="json"),
         facts=None if facts is None else facts.model_dump(mode="json"),
     )
+    return card, call
 
 
 def _arrays(train: Samples) -> tuple[Tensor, ...]:
@@ -157,6 +162,16 @@ def _arrays(train: Samples) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(name=name, dtype=str(row.dtype), shape=("batch", *np.shape(row))) for name, row in first.items()
     )
+
+
+def _check_rows(recipe: Recipe, first: Tensor) -> None:
+    """See that the network answers each row by itself, with a number for each class, or those that are wanted."""
+    rank = len(first.shape)
+    if rank < 2 or first.shape[0] != "batch" or isinstance(first.shape[-1], str) or not first.dtype.startswith("float"):
+        raise PenstockError(
+            f"recipe {recipe.name}: the network's first output is {first.dtype}{list(first.shape)}; it must be numbers "
+            "for each row, as float32[batch, 10] of ten classes"
+        )
 
 
 def _check_outputs(card: Card, parts: dict[Part, Samples]) -> None:

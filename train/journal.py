@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from penstock.train.facts import first_process
 
 Say = Callable[[str], object]
 # Lines of epochs are said no more often than this: short ones would fill a screen.
@@ -39,13 +42,17 @@ class Journal:
 def kept(logs: Path, say: Say, *, shown: bool) -> Iterator[Journal]:
     """A journal in a folder of logs; an error that ends the block is written there with its traceback.
 
+    Of several processes each has a file of its own, and the first is heard.
+
     Args:
         logs: made if it is missing; a run that goes on is written below what is there.
         say: told lines as well.
         shown: whether epochs are said, too.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(logs / "run.log", encoding="utf-8")
+    is_first = first_process()
+    name = "run.log" if is_first else f"run-{os.environ.get('RANK', os.environ.get('LOCAL_RANK'))}.log"
+    handler = logging.FileHandler(logs / name, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("penstock.train")
     level = log.level
@@ -53,7 +60,7 @@ def kept(logs: Path, say: Say, *, shown: bool) -> Iterator[Journal]:
     log.setLevel(logging.INFO)
     propagates, log.propagate = log.propagate, False
     try:
-        yield Journal(log, say, shown=shown)
+        yield Journal(log, say if is_first else lambda _: None, shown=shown)
     except KeyboardInterrupt:
         log.warning("interrupted")
         raise

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import math
+import os
 import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from penstock import checkpoint
 from penstock.card import Card
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.files import write_whole
+from penstock.signature import first_message
+from penstock.train.facts import first_process
 from penstock.train.journal import Journal
 from penstock.train.learner import Learner
 from penstock.train.optim import FALLING
@@ -51,8 +59,12 @@ class Keeper(Callback):  # type: ignore[misc]
         self._began = 0.0
 
     def on_fit_start(self, trainer: Any, pl_module: Learner) -> None:
-        if self.state.held:
+        if not self.state.held:
+            return
+        try:
             _put(self.state, trainer, pl_module)
+        except Exception as error:  # whatever tensors and settings of another network make of themselves
+            raise _damaged(self.folder / STATE, first_line(error)) from None
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Learner) -> None:
         self._began = time.perf_counter()
@@ -60,10 +72,7 @@ class Keeper(Callback):  # type: ignore[misc]
     def on_train_epoch_end(self, trainer: Any, pl_module: Learner) -> None:
         figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
         state, watched = self.state, pl_module.monitor
-        if watched not in figures:
-            raise PenstockError(
-                f"recipe {self.recipe.name}: keep.monitor is {watched!r}; there are {', '.join(figures)}"
-            )
+        self._see_finite(figures, watched)
         if pl_module.plateau is not None:
             pl_module.plateau.step(figures[watched])
         state.epoch = trainer.current_epoch + 1
@@ -87,6 +96,16 @@ class Keeper(Callback):  # type: ignore[misc]
             self._write(pl_module, figures, trainer, is_best=is_best)
         if self.recipe.keep.patience and state.stale >= self.recipe.keep.patience:
             trainer.should_stop = True
+
+    def _see_finite(self, figures: dict[str, float], watched: str) -> None:
+        """Refuse weights that answer with no numbers; the checkpoints that are there stay as they are."""
+        for name in ("train_loss", "val_loss", watched):
+            if not math.isfinite(figures[name]):
+                raise PenstockError(
+                    f"recipe {self.recipe.name}: {name} is {figures[name]} after epoch {self.state.epoch + 1}, of "
+                    "which nothing is kept; a smaller rate, optim.clip or fp32 may help: "
+                    f"--set optim.lr={self.recipe.optim.lr / 10:g}"
+                )
 
     def _write(self, learner: Learner, figures: dict[str, float], trainer: Any, *, is_best: bool) -> None:
         epoch, keep = self.state.epoch, self.recipe.keep
@@ -153,6 +172,33 @@ def _put(state: State, trainer: Any, learner: Learner) -> None:
     state.held = {}
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a run's folder, which is made if it is missing, from other runs; of several processes the first does.
+
+    Raises:
+        PenstockError: another run is writing there.
+        OSError: it cannot be made.
+    """
+    if not first_process():
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PenstockError(
+                f"--output {folder}: another run is writing there; wait for it, or give another --output or --name"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
+
+
 def read(folder: Path, recipe: Recipe) -> State:
     """Where the run in a folder is, to go on with the same recipe.
 
@@ -162,29 +208,84 @@ def read(folder: Path, recipe: Recipe) -> State:
     path = folder / STATE
     if not path.is_file():
         raise PenstockError(f"--resume: {path} is not there; leave --resume out to begin anew")
+    held = _held(path)
+    if held.get("penstock_training") != SCHEMA:
+        raise PenstockError(f"--resume: {path} is of another penstock; begin anew without --resume")
     try:
+        written = _Written.model_validate(held)
+        before = Recipe.model_validate(written.recipe)
+    except ValidationError as error:
+        raise _damaged(path, first_message(error)) from None
+    if len(written.history) != written.epoch:
+        raise _damaged(path, f"it tells of {len(written.history)} epochs, and of {written.epoch}")
+    _check_same(path, before, recipe, written.epoch)
+    patience = recipe.keep.patience
+    if patience and written.stale >= patience:
+        raise PenstockError(
+            f"--resume: {path} ended after {written.epoch} epochs, the last {written.stale} without progress; to go on "
+            f"all the same: --set keep.patience={written.stale + patience}, or 0"
+        )
+    # Without the file of the best, the next is the best there is.
+    best = written.best if (folder / "best.pth").is_file() else None
+    return State(written.epoch, written.history, best, written.stale, held)
+
+
+class _Written(BaseModel):
+    """What is in a state's file, as far as it can be told without a network."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    penstock_training: int
+    recipe: dict[str, Any]
+    epoch: int = Field(ge=1)
+    history: list[dict[str, float]]
+    best: float | None
+    stale: int = Field(ge=0)
+    steps: int = Field(ge=0)
+    net: dict[str, Any]
+    optimizer: dict[str, Any]
+    schedules: list[dict[str, Any]]
+    plateau: dict[str, Any] | None
+    averaged: dict[str, Any] | None
+    scaler: dict[str, Any] | None
+
+
+def _held(path: Path) -> dict[str, Any]:
+    """The content of a state's file, every byte of which is as it was written; what is code in it is not run."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            unlike = parts.testzip()
+        if unlike is not None:
+            raise _damaged(path, f"its part {unlike} is not as it was written")
         held = torch.load(path, map_location="cpu", weights_only=True)
-        if held["penstock_training"] != SCHEMA:
-            raise PenstockError(f"--resume: {path} is of another penstock; begin anew without --resume")
-        state = State(held["epoch"], held["history"], held["best"], held["stale"], held)
-        before = Recipe.model_validate(held["recipe"])
     except PenstockError:
         raise
     except Exception as error:  # whatever a damaged file makes of itself
-        raise PenstockError(f"--resume: {path} is damaged: {first_line(error)}; begin anew without --resume") from None
-    _check_same(path, before, recipe, state.epoch)
-    return state
+        raise _damaged(path, first_line(error)) from None
+    return dict(held) if isinstance(held, Mapping) else {}
+
+
+def _damaged(path: Path, why: str) -> PenstockError:
+    return PenstockError(f"--resume: {path} is damaged: {why}; begin anew without --resume")
 
 
 def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
     ended = {"constant", "step", "multistep", "exponential", "plateau"}
     free = {*_FREE, *(["epochs"] if recipe.schedule.name in ended and not recipe.schedule.warmup else [])}
     old, new = before.model_dump(mode="json", exclude=free), recipe.model_dump(mode="json", exclude=free)
-    for name in old:
-        if old[name] != new[name]:
-            raise PenstockError(
-                f"--resume: {path} is of another recipe: its {name} is {old[name]}, and not {new[name]}; give another "
-                "--output, or leave --resume out to begin anew"
-            )
+    for name, was, now in _differing(old, new):
+        raise PenstockError(
+            f"--resume: {path} is of another recipe: its {name} is {was}, and not {now}; give another --output, or "
+            "leave --resume out to begin anew"
+        )
     if done >= recipe.epochs:
         raise PenstockError(f"--resume: {path} has all its {done} epochs; more of them: --epochs {done + 10}")
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The fields that are not alike, by their dotted names."""
+    for name in dict.fromkeys((*old, *new)):
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from _differing(was, now, f"{outer}{name}.")
+        elif was != now:
+            yield f"{outer}{name}", was, now

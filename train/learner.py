@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.preprocess import ImagePreprocess
 from penstock.train import augment, checkpointing, device, ema, losses, optim
 from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
+from penstock.train.recipe import Recipe
 
 _MOST_CLASSES = 100
 _SUMS = {
@@ -24,7 +25,9 @@ _SUMS = {
     "multilabel": ("loss", "rows", "both", "said", "held"),
     "regression": ("loss", "rows", "absolute", "squared"),
 }
-MONITORS = {"classification": "val_accuracy", "multilabel": "val_f1", "regression": "val_rmse"}
+# What may be watched, and what is by default.
+_WATCHED = {"classification": ("val_accuracy",), "multilabel": ("val_f1",), "regression": ("val_rmse", "val_mae")}
+MONITORS = {task: names[0] for task, names in _WATCHED.items()}
 
 
 class Learner(lightning.LightningModule):  # type: ignore[misc]
@@ -33,12 +36,16 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     Args:
         job: what is trained.
         folder: where a batch is left whose loss is no number.
+
+    Raises:
+        PenstockError: the recipe watches a figure that there is none of.
     """
 
     def __init__(self, job: Job, folder: Path) -> None:
         super().__init__()
         recipe = job.recipe
         self.net, self.recipe, self._folder = job.net, recipe, folder
+        _see_monitor(recipe)
         self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
         self._normalize = None if self._image is None else Normalize(self._image)
         classes = int(job.card.signature.outputs[0].shape[-1])
@@ -57,7 +64,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         device.laid_out(self.net, recipe.machine)
         if recipe.machine.checkpointing:
             checkpointing.checkpointed(self.net)
-        self._call: Any = torch.compile(self.net) if recipe.machine.compile else self.net
+        self._called: Any = job.call.on(self.net)
+        self._learning: Any = torch.compile(self._called) if recipe.machine.compile else self._called
         self._sums: dict[str, Tensor] = {}
         self.confusion: Tensor | None = None
         self._stepped = 0
@@ -76,9 +84,14 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         inputs, targets = self.ready(batch, learning=True)
-        loss: Tensor = self._loss(*self._scaled(self._call(*inputs.values()), targets))
+        loss: Tensor = self._loss(*self._scaled(_first(self._learning(*inputs.values())), targets))
+        if not loss.requires_grad:
+            raise PenstockError(
+                f"recipe {self.recipe.name}: what the network answers does not depend on a parameter that is trained; "
+                "does its forward detach them, or run without gradients?"
+            )
         self._see_finite(loss, batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets))
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets), sync_dist=True)
         wanted = self.recipe.optim
         if wanted.l1 or wanted.l2:
             loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2).to(loss.device)
@@ -91,6 +104,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._stepped = step
 
     def on_validation_epoch_start(self) -> None:
+        self._see_finite(None, None)
         # All of them, also on a rank that has no sample: ranks add them up together.
         self._sums = {
             name: torch.zeros((), dtype=torch.float64, device=self.device) for name in _SUMS[self.recipe.task]
@@ -100,7 +114,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def validation_step(self, batch: Batch, index: int) -> None:
         inputs, targets = self.ready(batch, learning=False)
-        outputs = self.net(*inputs.values())
+        outputs = _first(self._called(*inputs.values()))
         rows = len(targets)
         self._add(loss=self._val_loss(*self._scaled(outputs, targets)) * rows, rows=rows)
         if self.recipe.task == "classification":
@@ -171,10 +185,13 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         mean, spread = self._scale
         return (outputs - mean) / spread, (targets.reshape(outputs.shape) - mean) / spread
 
-    def _see_finite(self, loss: Tensor, batch: Batch) -> None:
-        """Refuse to go on from a loss that is no number; on a GPU the step before's, which needs no waiting."""
-        now = (loss.detach(), batch)
-        seen, self._before = (self._before, now) if loss.is_cuda else (now, None)
+    def _see_finite(self, loss: Tensor | None, batch: Batch | None) -> None:
+        """Refuse to go on from a loss that is no number; on a GPU the step before's, which needs no waiting.
+
+        Without one, at the end of an epoch, that of the last step.
+        """
+        now = None if loss is None or batch is None else (loss.detach(), batch)
+        seen, self._before = (now, None) if now is not None and not now[0].is_cuda else (self._before, now)
         if seen is None or bool(torch.isfinite(seen[0])):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -216,6 +233,21 @@ class Normalize(nn.Module):
         planes = pixels.movedim(-1, 1).contiguous().float()
         found: Tensor = (planes / self._whole - self.mean) / self.std
         return found
+
+
+def _first(answer: Any) -> Tensor:
+    """The first of a network's outputs."""
+    found: Tensor = answer[0] if isinstance(answer, tuple) else answer
+    return found
+
+
+def _see_monitor(recipe: Recipe) -> None:
+    known, wanted = (*_WATCHED[recipe.task], "val_loss", "train_loss"), recipe.keep.monitor
+    if wanted is not None and wanted not in known:
+        raise PenstockError(
+            f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}"
+            f"{nearest(wanted, known)}"
+        )
 
 
 def _counts(job: Job) -> Any:

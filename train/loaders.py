@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ class Order(Sampler[list[int]]):
     """Which samples are in which batch: drawn anew in each epoch by seed and epoch, the same on every machine.
 
     Of several ranks each has every so manieth; where they do not come out even, the first are drawn once more, so that
-    all ranks have as many batches.
+    all ranks have as many batches. Of what is learnt from, one sample that would be left over is in the batch before:
+    BatchNorm has nothing to tell from one.
 
     Args:
         count: of samples.
@@ -57,7 +59,13 @@ class Order(Sampler[list[int]]):
             told(epoch)
 
     def __len__(self) -> int:
-        return -(-self._mine // self._batch)
+        return len(self._starts)
+
+    @property
+    def _starts(self) -> range:
+        """Where in what is drawn each batch begins."""
+        alone = self._seed is not None and self._mine % self._batch == 1 and 1 < self._batch < self._mine
+        return range(0, self._mine - alone, self._batch)
 
     @property
     def _mine(self) -> int:
@@ -67,8 +75,8 @@ class Order(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         mine = self._drawn()[self._rank :: self._ranks]
-        for start in range(0, len(mine), self._batch):
-            yield mine[start : start + self._batch].tolist()
+        for start, end in pairwise([*self._starts, len(mine)]):
+            yield mine[start:end].tolist()
 
     def _drawn(self) -> NDArray[np.int64]:
         if self._seed is None:

@@ -16,14 +16,16 @@ from typing import Any
 import lightning
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
+from penstock import card as cards
 from penstock import checkpoint, datasets, evaluation
 from penstock.card import Card
 from penstock.data.facts import summary
 from penstock.data.specs import Part
+from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, jobs, journal, keeper, loaders, report, trackers
+from penstock.train import augment, cases, device, faults, jobs, journal, keeper, loaders, report, trackers
 from penstock.train.board import Board
 from penstock.train.device import Ahead
 from penstock.train.facts import Facts, find
@@ -82,6 +84,7 @@ def train(
     logs = folder / "logs"
     with (
         writing("--output", folder, "checkpoints written before are whole"),
+        keeper.alone(folder),
         device.prepared(recipe.machine),
         journal.kept(logs, say, shown=not progress) as told,
     ):
@@ -100,9 +103,12 @@ def train(
 
 def _scored(job: Job, ended: Trained, where: str) -> Trained:
     """Try the best checkpoint on the test part, and report the run."""
-    best, samples = checkpoint.load(ended.best), job.parts["test"]
+    # What the recipe names is trusted; what a file names is not.
+    named = [target for target in cards.targets(job.card.architecture) if not cards.trusted(target)]
+    best = checkpoint.load(ended.best, checkpoint.Override(model=named[0] if named else None))
+    samples = job.parts["test"]
     rows = datasets.rows(samples, job.preprocess)
-    with TorchRunner(best.module.to(where), best.card.signature, where) as runner:
+    with TorchRunner(best.adapted().to(where), best.card.signature, where) as runner:
         first = evaluation.first_output(runner, rows, best.card.signature)
     figures = evaluation.figures(first, rows, best.card.task)
     telling = cases.choose(samples, first, best.card.task, best.card.labels)
@@ -125,6 +131,7 @@ class _Data(lightning.LightningDataModule):  # type: ignore[misc]
 
     def train_dataloader(self) -> Any:
         recipe, samples = self._job.recipe, self._job.parts["train"]
+        self._see_enough("train", 2)
         read = loaders.dataset(samples, self._job.preprocess, recipe.augment, recipe.seed)
         weights = loaders.weights(samples.labels) if recipe.loader.weighted else None
         order = Order(len(samples), recipe.batch_size, recipe.seed, weights, *self._rank())
@@ -134,8 +141,18 @@ class _Data(lightning.LightningDataModule):  # type: ignore[misc]
 
     def val_dataloader(self) -> Any:
         samples, recipe = self._job.parts["val"], self._job.recipe
+        self._see_enough("val", 1)
         order = Order(len(samples), recipe.batch_size, None, None, *self._rank())
         return self._loaded(loaders.dataset(samples, self._job.preprocess), order)
+
+    def _see_enough(self, part: Part, each: int) -> None:
+        count, (_, ranks) = len(self._job.parts[part]), self._rank()
+        held = -(-count // ranks) if part == "train" else count // ranks  # train's are drawn until all have as many
+        if held < each:
+            raise PenstockError(
+                f"recipe {self._job.recipe.name}: the part {part} has {count} samples; {ranks} processes must have "
+                f"{each} each: add samples, or set machine.devices and machine.nodes to fewer"
+            )
 
     def _rank(self) -> tuple[int, int]:
         assert self.trainer is not None
@@ -156,16 +173,39 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*number of training batches.*")
+        warnings.filterwarnings("ignore", message="Grad strides do not match")  # of one channel, alike either way
+        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        try:
-            with _stopped_in_time(trainer) as interrupts:
+        with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
+            try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
-        except SystemExit:  # how Lightning ends on ^C
-            raise KeyboardInterrupt from None
+            except SystemExit:  # how Lightning ends on ^C
+                raise KeyboardInterrupt from None
+            except (PenstockError, RuntimeError) as error:
+                if interrupts:  # one of several processes leaves before the others
+                    raise KeyboardInterrupt from None
+                told = faults.told(error)
+                if told is None:
+                    raise
+                raise told from None
     if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
+
+
+class _Leave(Callback):  # type: ignore[misc]
+    """Ends a run between two batches, once a signal has come: an epoch that is not whole leaves nothing."""
+
+    def __init__(self, came: list[int]) -> None:
+        self._came = came
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.on_train_batch_end()
 
 
 @contextmanager
@@ -182,13 +222,13 @@ def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
 
     def stop(number: int, _: Any) -> None:
         came.append(number)
-        trainer.should_stop = True
         signal.signal(signal.SIGINT, before)
 
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
         yield came
         return
+    trainer.callbacks.append(_Leave(came))
     signal.signal(signal.SIGINT, stop)
     try:
         yield came

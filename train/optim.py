@@ -37,6 +37,8 @@ def optimizer(net: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     freeze(net, optim.freeze)
     groups = _groups(net, optim)
     if not groups:
+        if not optim.freeze:
+            raise PenstockError(f"the network, {type(net).__name__}, has no parameter to train")
         raise PenstockError(f"optim.freeze is {list(optim.freeze)}; it leaves no parameter to train")
     if optim.name == "sgd":
         if optim.nesterov and not optim.momentum:

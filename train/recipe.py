@@ -42,7 +42,7 @@ class Text(_Section):
     tokenizer: str = "words"
     size: int = Field(default=20_000, ge=2)
     least: int = Field(default=1, ge=1)
-    length: int = Field(default=64, ge=1)
+    length: int = Field(default=64, ge=1, le=2**16)
 
 
 class Table(_Section):
@@ -81,8 +81,8 @@ class Optim(_Section):
     """
 
     name: Literal["sgd", "adam", "adamw"] = "adamw"
-    lr: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    lr: float = Field(gt=0, le=1e30)
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
@@ -142,7 +142,7 @@ class Loss(_Section):
 class Loader(_Section):
     """How batches are read: processes beside the loop, page-locked memory, classes drawn alike often (`weighted`)."""
 
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=256)
     pin: bool = True
     weighted: bool = False
 

@@ -19,6 +19,7 @@ from penstock.train import overrides, toml
 SHIPPED = Path(__file__).parent / "recipes"
 # More values than any recipe has: a YAML file's aliases, or a list that holds itself, may stand for endless ones.
 _MOST_VALUES = 100_000
+_MOST_BYTES = 1 << 20
 # Fields that are in no section, where an INI file has to have one.
 _TOP = "recipe"
 _INI_COMMENT = re.compile(r"\s[#;].*", re.DOTALL)
@@ -65,6 +66,8 @@ def read(path: Path) -> dict[str, Any]:
         raise PenstockError(f"recipe {path}: the file's name must end in one of {', '.join(_READERS)}")
     kind, parse = _READERS[path.suffix.lower()]
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise _Unread(f"it has more than the {_MOST_BYTES:,} bytes that a recipe may have")
         content = parse(path.read_bytes().decode("utf-8-sig"), path)
         if not isinstance(content, Mapping):
             raise _Unread(f"it must hold fields by name, and is a {type(content).__name__}")

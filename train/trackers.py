@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,22 @@ def loggers(recipe: Recipe, logs: Path) -> list[Any]:
         for logger in found:
             logger.log_hyperparams(settings)
     return found
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Keep threads from printing a refused write, as of a full disk: TensorBoard's raises it in the run as well."""
+    before = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if not issubclass(failed.exc_type, OSError):
+            before(failed)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _flat(held: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,7 +39,8 @@ def digest(spec: DatasetSpec) -> str:
     if key is not None and (kept := cache.read(_KIND, key)) is not None:
         return kept.decode()
     names = sorted(found)
-    held = threads.each("digesting data", lambda name: _held(found[name]), names)
+    read = _picture if isinstance(spec, ImageFolder) else _held
+    held = threads.each("digesting data", lambda name: read(found[name]), names)
     whole = cache.key(*(part for name, each in zip(names, held, strict=True) for part in (os.fsencode(name), each)))
     if key is not None:
         cache.write(_KIND, key, whole.encode())
@@ -86,9 +89,24 @@ def stamp(found: Mapping[str, Path]) -> str | None:
 def _held(path: Path) -> str:
     """The size and the sha256 of a file."""
     try:
-        return f"{path.stat().st_size} {sha256(path)}"
+        return _read(path)
     except OSError as error:
         raise PenstockError(f"dataset file {printable(str(path))}: cannot be read: {error.strerror}") from None
+
+
+def _picture(path: Path) -> str:
+    """The same of a picture; one that cannot be read is for the data set's reader to leave out, or to refuse."""
+    try:
+        return _read(path)
+    except OSError:
+        return "unreadable"
+
+
+def _read(path: Path) -> str:
+    state = path.stat()
+    if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
+        raise OSError(errno.EINVAL, "is no file")
+    return f"{state.st_size} {sha256(path)}"
 
 
 def _digits(spec: Digits) -> str:

@@ -57,6 +57,15 @@ def test_what_the_machine_has_not_is_refused_in_a_sentence(
         device.resolve(Machine(**machine))
 
 
+def test_nodes_that_nothing_has_started_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "SLURM_NTASKS", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PenstockError, match=r"machine.nodes is 2, .* torchrun --nnodes=2"):
+        device.resolve(Machine(device="cpu", nodes=2))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert device.resolve(Machine(device="cpu", nodes=2)) == "cpu"
+
+
 @pytest.mark.parametrize("machine", [{"devices": 2}, {"devices": "auto"}, {"precision": "bf16"}, {"precision": "fp16"}])
 def test_what_the_machine_has_is_taken(gpus: Any, machine: dict[str, Any]) -> None:
     gpus(2)

@@ -139,6 +139,60 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
     raise AssertionError("it goes on after three ^C")
 
 
+def small(*changes: str) -> Recipe:
+    return recipe.load("digits", ["epochs=2", "model.kwargs.widths=[8]", "track.tensorboard=false", *changes])
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"the loss is nan in epoch 1; the batch is kept as .*optim.lr=1e\+29"):
+        loop.train(small("optim.lr=1e30", "optim.clip=0"), tmp_path, progress=False)
+    with np.load(tmp_path / "bad_batch.npz", allow_pickle=False) as kept:
+        assert kept["image"].shape == (64, 8, 8, 1)
+        assert kept["labels"].shape == (64,)
+    assert not (tmp_path / "best.pth").exists()
+
+
+def test_weights_that_are_no_numbers_after_an_epoch_are_not_kept(tmp_path: Path) -> None:
+    one_step = small("optim.lr=1e30", "optim.clip=0", "batch_size=4096", 'schedule.name="constant"', 'optim.name="sgd"')
+    with pytest.raises(PenstockError, match=r"val_loss is (nan|inf) after epoch 1, of which nothing is kept"):
+        loop.train(one_step, tmp_path, progress=False)
+    assert not list(tmp_path.glob("*.pth"))
+
+
+def test_a_figure_that_there_is_none_of_cannot_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"keep.monitor is 'val_acuracy'; .*; the nearest is 'val_accuracy'"):
+        loop.train(small('keep.monitor="val_acuracy"'), tmp_path, progress=False)
+
+
+def test_a_last_batch_of_one_row_is_no_trouble_to_batchnorm(tmp_path: Path) -> None:
+    rows = [f"{number},{number % 2}" for number in range(94)]  # 65 of them are trained on
+    (tmp_path / "t.csv").write_text("\n".join(["a,y", *rows]))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    assert len(data.load(table.dataset)["train"]) % table.batch_size == 1
+    loop.train(table, tmp_path / "run", progress=False)
+
+
+def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n1,1\n2,2\n3,3\n")
+    table = recipe.load("regression", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y"])
+    with pytest.raises(PenstockError, match=r"the part train has 1 samples; 1 processes must have 2 each"):
+        loop.train(table, tmp_path / "run", progress=False)
+
+
+def test_a_full_disk_is_one_sentence_from_tensorboard_too(tmp_path: Path) -> None:
+    limited = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "import sys; sys.argv = ['penstock', 'train', 'digits', '--no-progress']; "
+        "from penstock.cli import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2
+    assert ran.stderr.strip().splitlines() == [
+        "error: --output runs/digits: cannot be written: File too large; checkpoints written before are whole"
+    ]
+
+
 def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "train", "digits", "--epochs", "10000", "--output", "runs"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -171,3 +171,11 @@ def test_toml_has_no_null_so_what_is_not_set_is_a_comment() -> None:
     assert toml.dumps({"a": None, "b": {"c": None, "d": 1e-5}}) == "# a is not set\n\n[b]\n# c is not set\nd = 1e-05\n"
     with pytest.raises(PenstockError, match="None is a NoneType, which TOML cannot hold"):
         toml.dumps({"a": [None]})
+
+
+@pytest.mark.parametrize("name", ["big.toml", "big.yaml", "big.json"])
+def test_a_file_too_large_for_a_recipe_is_not_read(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PenstockError, match=r"cannot be read as [A-Z]+: it has more than the 1,048,576 bytes"):
+        recipefiles.read(tmp_path / name)

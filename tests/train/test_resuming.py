@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
+from penstock import checkpoint
 from penstock.errors import PenstockError
 from penstock.train import keeper, loop, recipe
 from penstock.train.recipe import Recipe
@@ -46,8 +48,6 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_goes_on_is_what_it_would_have_been(way: str, tmp_path: Path) -> None:
-    from lightning.pytorch.callbacks import Callback
-
     class Stop(Callback):  # type: ignore[misc]
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if trainer.current_epoch == 2 and batch_idx == 5:
@@ -84,7 +84,7 @@ def test_a_constant_rate_may_go_on_for_longer(half: Path, tmp_path: Path) -> Non
     ("changes", "told"),
     [
         (["epochs=1", 'schedule.name="constant"'], "has all its 1 epochs; more of them: --epochs"),
-        (['schedule.name="constant"', "optim.lr=0.5"], "is of another recipe: its optim is"),
+        (['schedule.name="constant"', "optim.lr=0.5"], "is of another recipe: its optim.lr is 0.01, and not 0.5"),
         (['schedule.name="constant"', "seed=3"], "is of another recipe: its seed is 0, and not 3"),
     ],
 )
@@ -101,6 +101,78 @@ def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Pat
         (tmp_path / keeper.STATE).write_bytes(damaged)
         with pytest.raises(PenstockError, match="is damaged"):
             keeper.read(tmp_path, job())
+
+
+def test_an_epoch_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    class Interrupt(Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.current_epoch == 1 and batch_idx == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(job(), tmp_path, progress=False, callbacks=[Interrupt()])
+    assert [row["epoch"] for row in losses(tmp_path)] == [1]
+    assert keeper.read(tmp_path, job()).epoch == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Code:
+    def __reduce__(self) -> tuple[Any, Any]:
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": "two"},
+        {"epoch": -1},
+        {"epoch": 3},
+        {"history": [{"val_loss": "small"}]},
+        {"net": {}},
+        {"optimizer": {}},
+        {"schedules": []},
+        {"recipe": {"name": "x"}},
+        {"best": Code()},
+    ],
+    ids=lambda changes: str(next(iter(changes.items())))[:40],
+)
+def test_a_state_that_holds_something_else_is_refused(
+    changes: dict[str, Any], half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({**torch.load(half / keeper.STATE, weights_only=True), **changes}, tmp_path / keeper.STATE)
+    with pytest.raises(PenstockError, match=r"is damaged: .*; begin anew without --resume"):
+        loop.train(job("epochs=9", 'schedule.name="constant"'), tmp_path, progress=False, resume=True)
+    assert "run" not in capsys.readouterr().out
+
+
+def test_weights_that_were_changed_on_the_disk_are_refused(half: Path, tmp_path: Path) -> None:
+    content = bytearray((half / keeper.STATE).read_bytes())
+    weights = torch.load(half / keeper.STATE, weights_only=True)["net"]["head.weight"].numpy().tobytes()
+    content[content.index(weights)] ^= 0xFF
+    (tmp_path / keeper.STATE).write_bytes(content)
+    with pytest.raises(PenstockError, match=r"is damaged: its part .* is not as it was written"):
+        keeper.read(tmp_path, job("epochs=9", 'schedule.name="constant"'))
+
+
+def test_a_run_that_made_no_progress_is_not_gone_on_with_unless_asked(half: Path, tmp_path: Path) -> None:
+    torch.save({**torch.load(half / keeper.STATE, weights_only=True), "stale": 2}, tmp_path / keeper.STATE)
+    wanted = ("epochs=9", 'schedule.name="constant"')
+    with pytest.raises(PenstockError, match=r"the last 2 without progress; .* keep.patience=4, or 0"):
+        keeper.read(tmp_path, job(*wanted, "keep.patience=2"))
+    assert keeper.read(tmp_path, job(*wanted, "keep.patience=3")).stale == 2
+
+
+def test_without_the_best_of_before_the_next_is_the_best(half: Path, tmp_path: Path) -> None:
+    (tmp_path / keeper.STATE).write_bytes((half / keeper.STATE).read_bytes())
+    loop.train(job("epochs=2", 'schedule.name="constant"'), tmp_path, progress=False, resume=True)
+    assert checkpoint.load(tmp_path / "best.pth").card.metrics["epoch"] == 2
+
+
+def test_two_runs_do_not_write_into_one_folder(half: Path) -> None:
+    with keeper.alone(half), pytest.raises(PenstockError, match="another run is writing there"):
+        loop.train(job("epochs=1"), half, progress=False)
+    with keeper.alone(half):
+        pass
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_another_name_or_content_is_other_data(folder: Path, change: Callable[[P
     before = data.digest(spec)
     change(folder)
     assert data.digest(spec) != before
+
+
+def test_pictures_that_cannot_be_read_are_left_to_the_reader(folder: Path) -> None:
+    spec = ImageFolder(path=str(folder))
+    before = data.digest(spec)
+    (folder / "cat/loop.png").symlink_to("loop.png")
+    (folder / "cat/gone.png").symlink_to("nowhere.png")
+    os.mkfifo(folder / "cat/pipe.png")
+    assert data.digest(spec) != before
+    with pytest.raises(PenstockError, match=r"3 of 6 pictures cannot be read: .*pipe.png \(it is no file\)"):
+        data.load(spec)
+
+
+def test_a_pipe_is_no_file_of_data(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.csv")
+    with pytest.raises(PenstockError, match=r"train.csv: cannot be read: is no file"):
+        data.digest(CsvText(train=str(tmp_path / "train.csv")))
 
 
 def test_what_is_no_picture_does_not_count(folder: Path) -> None:

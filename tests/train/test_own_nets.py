@@ -1,0 +1,80 @@
+"""Networks of the user's own: trained however they are called and answer, or refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.figures import Classification
+from penstock.train import loop, recipe
+from penstock.train.recipe import Recipe
+
+NETS = """
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        self.linear = nn.Linear(64, classes)
+    def forward(self, pixels):
+        return self.linear(pixels.flatten(1))
+
+class ByName(Plain):
+    def forward(self, *, image):
+        return super().forward(image)
+
+class Two(Plain):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits, logits.softmax(1)
+
+class Named(Plain):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+class Mean(Plain):
+    def forward(self, x):
+        return super().forward(x).mean()
+
+class Answers(Plain):
+    def forward(self, x):
+        return super().forward(x).argmax(1)
+
+class Detached(Plain):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x.flatten(1)[:, :10]
+"""
+
+
+def job(folder: Path, name: str) -> Recipe:
+    (folder / "nets.py").write_text(NETS)
+    model = f'model={{target="{folder / "nets.py"}:{name}"}}'
+    return recipe.load("digits", [model, "epochs=2", "optim.lr=0.05", "track.tensorboard=false"])
+
+
+@pytest.mark.parametrize("name", ["Plain", "ByName", "Two", "Named"])
+def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: Path) -> None:
+    trained = loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
+    assert isinstance(trained.figures, Classification)
+    assert trained.figures.accuracy > 0.8
+    assert trained.report is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Mean", r"the network's first output is float32\[\]; it must be numbers for each row"),
+        ("Answers", r"the network's first output is int64\['batch'\]; it must be numbers for each row"),
+        ("Detached", "does not depend on a parameter that is trained"),
+        ("Fixed", "the network, Fixed, has no parameter to train"),
+    ],
+)
+def test_a_network_that_cannot_learn_is_refused_in_a_sentence(name: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=told):
+        loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
