@@ -27,7 +27,8 @@ class Order(Sampler[list[int]]):
     """Which samples are in which batch: drawn anew in each epoch by seed and epoch, the same on every machine.
 
     Of several ranks each has every so manieth; where they do not come out even, the first are drawn once more, so that
-    all ranks have as many batches.
+    all ranks have as many batches. A row that would be a batch alone goes into the one before: BatchNorm cannot learn
+    from a single one.
 
     Args:
         count: of samples.
@@ -57,7 +58,11 @@ class Order(Sampler[list[int]]):
             told(epoch)
 
     def __len__(self) -> int:
-        return -(-self._mine // self._batch)
+        return -(-self._mine // self._batch) - self._has_lone_row
+
+    @property
+    def _has_lone_row(self) -> bool:
+        return self._seed is not None and self._mine > self._batch and self._mine % self._batch == 1
 
     @property
     def _mine(self) -> int:
@@ -67,8 +72,10 @@ class Order(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         mine = self._drawn()[self._rank :: self._ranks]
-        for start in range(0, len(mine), self._batch):
-            yield mine[start : start + self._batch].tolist()
+        batches = len(self)
+        for place in range(batches):
+            end = (place + 1) * self._batch if place < batches - 1 else len(mine)
+            yield mine[place * self._batch : end].tolist()
 
     def _drawn(self) -> NDArray[np.int64]:
         if self._seed is None:

@@ -80,6 +80,8 @@ def train(
     state = keeper.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
     say(summary(job.parts))
+    if recipe.batch_size > len(job.parts["train"]):
+        say(f"note: batch_size is {recipe.batch_size}: each epoch is a single step, of all {len(job.parts['train'])}")
     if job.start is not None:
         say(f"{recipe.weights}: {job.start}")
     logs = folder / "logs"

@@ -32,6 +32,8 @@ def test_each_sample_is_in_one_batch_of_an_epoch(count: int, batch: int, seed: i
     order = Order(count, batch, seed)
     assert sorted(drawn(order, epoch)) == list(range(count))
     assert {len(each) for each in list(order)[:-1]} <= {batch}
+    if min(count, batch) > 1:  # BatchNorm cannot learn from a single row
+        assert 2 <= len(list(order)[-1]) <= batch + 1
 
 
 @given(counts, batches, seeds)
