@@ -131,7 +131,13 @@ def _card(
     """The card of the checkpoints that a job leaves."""
     inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    signature, _ = probe.complete(architecture.build(model), bare)
+    try:
+        signature, _ = probe.complete(architecture.build(model), bare)
+    except PenstockError as error:  # which tells exporting's options
+        why = str(error).partition("; correct --input")[0]
+        raise PenstockError(
+            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
+        ) from None
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})

@@ -17,7 +17,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
 from penstock import checkpoint, datasets, evaluation
-from penstock.card import Card
+from penstock.card import Card, targets, trusted
 from penstock.data.facts import summary
 from penstock.data.specs import Part
 from penstock.figures import Figures
@@ -98,7 +98,9 @@ def train(
 
 def _scored(job: Job, ended: Trained) -> Trained:
     """Try the best checkpoint on the test part, and report the run."""
-    best, samples = checkpoint.load(ended.best), job.parts["test"]
+    # Whoever trained a network of their own has named it.
+    own = next((target for target in targets(job.card.architecture) if not trusted(target)), None)
+    best, samples = checkpoint.load(ended.best, checkpoint.Override(model=own)), job.parts["test"]
     rows = datasets.rows(samples, job.preprocess)
     first = evaluation.first_output(TorchRunner(best.module, best.card.signature), rows, best.card.signature)
     figures = evaluation.figures(first, rows, best.card.task)
