@@ -117,6 +117,11 @@ def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Arch
         taken = set(inspect.signature(architecture.find(target)).parameters)
     if "config" in taken and "config" not in given and recipe.weights is not None and Path(recipe.weights).is_dir():
         told["config"] = pretrained.from_folder(Path(recipe.weights)).kwargs["config"]
+    if "config" in taken and "config" not in {**given, **told}:
+        raise PenstockError(
+            f"recipe {recipe.name}: {target} takes model.kwargs.config, which the folder of a transformers model has: "
+            "--set weights=FOLDER begins with its weights, too"
+        )
     given.update({name: value for name, value in told.items() if name in taken and name not in given})
     return Architecture(target=target, kwargs=given)
 
