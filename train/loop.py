@@ -74,9 +74,11 @@ def train(
         say: told in lines what the data and the starting weights are.
 
     Raises:
-        PenstockError: the recipe, its data and its network do not fit, or the loss is no number.
+        PenstockError: the recipe, its data and its network do not fit, what it asks for is not there, or the loss is no
+            number.
     """
     device.resolve(recipe.machine)
+    trackers.see_installed(recipe.track)
     state = keeper.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
     say(summary(job.parts))
