@@ -48,8 +48,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         _see_monitor(recipe)
         self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
         self._normalize = None if self._image is None else Normalize(self._image)
-        classes = int(job.card.signature.outputs[0].shape[-1])
-        self._augment = None if self._image is None else augment.Augmenter(recipe.augment, classes)
+        self._augment = _augmenter(job)
         counts = _counts(job)
         self._loss = losses.build(recipe.loss, recipe.task, counts, len(job.parts["train"]))
         # Smoothing is for learning: no answer should be as unsure as it asks for.
@@ -167,12 +166,16 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         """A batch as the network takes it, changed at random where it learns from it."""
         inputs, targets = batch
         if self._image is None or self._normalize is None:
+            if learning and self.recipe.augment.mixup:
+                ((name, rows),) = inputs.items()
+                rows, targets = self._augment.mixed(rows, targets)
+                return {name: rows}, targets
             return inputs, targets
         images = inputs[self._image.input]
-        if learning and self._augment is not None:
+        if learning:
             images = self._augment.pixels(images)
         images = self._normalize(images)
-        if learning and self._augment is not None:
+        if learning:
             images, targets = self._augment.mixed(images, targets)
         if self.recipe.machine.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -248,6 +251,22 @@ def _see_monitor(recipe: Recipe) -> None:
             f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}"
             f"{nearest(wanted, known)}"
         )
+
+
+def _augmenter(job: Job) -> augment.Augmenter:
+    """What changes batches at random.
+
+    Raises:
+        PenstockError: mixup is asked for, and there are several inputs, or whole numbers.
+    """
+    recipe, inputs = job.recipe, job.card.signature.inputs
+    if recipe.augment.mixup and (len(inputs) > 1 or not inputs[0].dtype.startswith("float")):
+        told = ", ".join(f"{tensor.name} ({tensor.dtype})" for tensor in inputs)
+        raise PenstockError(
+            f"recipe {recipe.name}: augment.mixup is {recipe.augment.mixup}; it mixes one input of floats, and the "
+            f"network's are {told}: set it to 0"
+        )
+    return augment.Augmenter(recipe.augment, int(job.card.signature.outputs[0].shape[-1]))
 
 
 def _counts(job: Job) -> Any:

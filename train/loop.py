@@ -76,9 +76,11 @@ def train(
         say: told in lines what the data and the starting weights are.
 
     Raises:
-        PenstockError: the recipe, its data and its network do not fit, or the loss is no number.
+        PenstockError: the recipe, its data and its network do not fit, what it asks for is not there, or the loss is no
+            number.
     """
     device.resolve(recipe.machine)
+    trackers.see_installed(recipe.track)
     state = keeper.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
@@ -89,6 +91,10 @@ def train(
         journal.kept(logs, say, shown=not progress) as told,
     ):
         told.tell(summary(job.parts))
+        if recipe.batch_size > len(job.parts["train"]):
+            told.tell(
+                f"note: batch_size is {recipe.batch_size}: an epoch is one step, of all {len(job.parts['train'])}"
+            )
         if job.start is not None:
             told.tell(f"{recipe.weights}: {job.start}")
         keeping = Keeper(

@@ -13,7 +13,7 @@ from penstock.commands.serving import Ca, KeyFile
 from penstock.errors import PenstockError, printable
 
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".safetensors")
-_OF_SERVERS = ("model", "concurrency", "retries", "timeout", "key_file", "ca")
+_OF_SERVERS = ("concurrency", "retries", "timeout", "key_file", "ca")
 
 
 def predict(
@@ -32,7 +32,13 @@ def predict(
             "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The served model; default: the only one. Of a checkpoint its class, ./net.py:Net, where that is "
+            "none of penstock's own."
+        ),
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Pictures or rows in one request.")] = 8,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")] = 2,
@@ -67,8 +73,13 @@ def predict(
         print(printable(line), file=sys.stderr, flush=True)
 
     if _is_model(url):
-        _only_of_servers(context, url)
-        about, runner = checkpoints.opened(Path(url), tell=complain)
+        path, own = Path(url), None
+        served = (*_OF_SERVERS, "model") if checkpoints.is_artifact(path) else _OF_SERVERS
+        _refuse(context, served, url)
+        if model is not None:
+            choice = checkpoints.choice(None, None, None, None)
+            own = checkpoints.override(model, None, None, choice=choice, allow_pickle=False)
+        about, runner = checkpoints.opened(path, own, tell=complain)
         wishes = Wishes(top_k=top_k, batch=batch, csv=csv, json=json, output=output)
         with runner:
             failed = here.predict(here.Model(runner, about), files, wishes, complain)
@@ -85,13 +96,13 @@ def _is_model(word: str) -> bool:
     return "://" not in word and (Path(word).exists() or Path(word).suffix in _CHECKPOINTS)
 
 
-def _only_of_servers(context: typer.Context, word: str) -> None:
-    """Refuse what only a server can be told.
+def _refuse(context: typer.Context, names: tuple[str, ...], word: str) -> None:
+    """Refuse options, by their names, that only a server can be told.
 
     Raises:
         PenstockError: it was given.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in _OF_SERVERS and source is not None and source.name == "COMMANDLINE":
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             raise PenstockError(f"{parameter.opts[0]} is told to servers; {word} is run here: leave it out")
