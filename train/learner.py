@@ -72,7 +72,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         inputs, targets = self.ready(batch, learning=True)
         loss: Tensor = self._loss(*self._scaled(self._call(*inputs.values()), targets))
         self._see_finite(loss, batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(targets))
+        self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=len(targets))
         wanted = self.recipe.optim
         if wanted.l1 or wanted.l2:
             loss = loss + optim.penalty(self.net, wanted.l1, wanted.l2).to(loss.device)
