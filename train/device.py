@@ -23,9 +23,11 @@ def resolve(machine: Machine) -> str:
     """`cuda` or `cpu`: what training runs on.
 
     Raises:
-        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for.
+        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for;
+            or torchrun has started other processes than those.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    _see_processes(machine, count)
     if machine.device == "cuda" and not count:
         raise PenstockError(
             "machine.device is cuda; torch finds no GPU here: set machine.device to auto or cpu, or look at nvidia-smi "
@@ -46,6 +48,20 @@ def resolve(machine: Machine) -> str:
     if device == "cuda" and machine.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PenstockError(f"machine.precision is bf16; {torch.cuda.get_device_name()} has no bf16: take fp16 or fp32")
     return device
+
+
+def _see_processes(machine: Machine, gpus: int) -> None:
+    """See that torchrun's processes are those of the recipe: else each trains the whole by itself, over the others."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    local, nodes = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"))
+    found = 1 if machine.device == "cpu" or not gpus else gpus
+    devices = found if machine.devices == "auto" else machine.devices
+    if (devices, machine.nodes) != (local, nodes):
+        raise PenstockError(
+            f"torchrun has started {local} processes on each of {nodes} nodes; machine.devices is {devices} and "
+            f"machine.nodes {machine.nodes}: --set machine.devices={local} --set machine.nodes={nodes}"
+        )
 
 
 @contextmanager

@@ -278,7 +278,13 @@ def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
             "leave --resume out to begin anew"
         )
     if done >= recipe.epochs:
-        raise PenstockError(f"--resume: {path} has all its {done} epochs; more of them: --epochs {done + 10}")
+        more = f"more of them: --epochs {done + 10}"
+        if "epochs" not in free:
+            more = (
+                f"schedule.name {recipe.schedule.name} ends with them; another run goes on from what this one learnt: "
+                f"--name NAME --set weights={path.with_name('best.pth')}"
+            )
+        raise PenstockError(f"--resume: {path} has all its {done} epochs; {more}")
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any, Any]]:

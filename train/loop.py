@@ -37,6 +37,15 @@ from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
 
 CALIBRATION, GOLDEN = 256, 64
+# Warnings of Lightning and torch about what is meant so: figures are of all ranks before they are logged, and frozen
+# blocks are in eval mode.
+_NOT_FOR_USERS = (
+    "does not have many workers",
+    "number of training batches",
+    "sync_dist=True",
+    "in eval mode at the start of training",
+    "Grad strides do not match bucket view strides",
+)
 _PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
 
@@ -177,10 +186,8 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
     """Run the loop; the seconds it took."""
     started = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*number of training batches.*")
-        warnings.filterwarnings("ignore", message="Grad strides do not match")  # of one channel, alike either way
-        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
+        for words in _NOT_FOR_USERS:
+            warnings.filterwarnings("ignore", message=f".*{words}.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
