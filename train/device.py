@@ -36,6 +36,7 @@ def resolve(machine: Machine) -> str:
         raise PenstockError(
             f"machine.devices is {machine.devices}; this machine has {count}: set it to {count} or auto"
         )
+    _see_started(machine, count if machine.devices == "auto" and device == "cuda" else machine.devices)
     if machine.nodes > 1 and not any(name in os.environ for name in _STARTED):
         raise PenstockError(
             f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of "
@@ -46,6 +47,18 @@ def resolve(machine: Machine) -> str:
     if device == "cuda" and machine.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PenstockError(f"machine.precision is bf16; {torch.cuda.get_device_name()} has no bf16: take fp16 or fp32")
     return device
+
+
+def _see_started(machine: Machine, devices: int | str) -> None:
+    """See that torchrun has started as many processes as the recipe is for: others would each train by themselves."""
+    started, each = os.environ.get("WORLD_SIZE", ""), 1 if isinstance(devices, str) else devices
+    if "TORCHELASTIC_RUN_ID" in os.environ and started.isdigit() and int(started) != each * machine.nodes:
+        local = os.environ.get("LOCAL_WORLD_SIZE", started)
+        raise PenstockError(
+            f"torchrun has started {started} processes, {local} a node; machine.devices is {machine.devices} and "
+            f"machine.nodes {machine.nodes}: --set machine.devices={local} "
+            f"--set machine.nodes={int(started) // max(1, int(local))}"
+        )
 
 
 @contextmanager

@@ -81,8 +81,9 @@ def train(
     device.resolve(recipe.machine)
     state = keeper.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
-    say(summary(job.parts))
-    if job.start is not None:
+    if facts.first_process():
+        say(summary(job.parts))
+    if job.start is not None and facts.first_process():
         say(f"{recipe.weights}: {job.start}")
     logs = folder / "logs"
     with (
