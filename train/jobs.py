@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,14 @@ from penstock.train.facts import Facts
 from penstock.train.pretrained import Start
 from penstock.train.recipe import Recipe, Table, Text
 
+_FIELDS = (
+    ("--model-args NAME=VALUE", "--set model.kwargs.NAME=VALUE"),
+    ("--model-args ", "model.kwargs "),
+    ("--model ", "model.target "),
+    ("--input, --dim or --range", "model.kwargs, or what it is given"),
+    ("--input: ", ""),
+    ("--input ", ""),
+)
 _RESCALED = "penstock.train.nets:Rescaled"
 
 
@@ -61,15 +71,28 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     parts = data.load(recipe.dataset)
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
-    model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
-    if scale is not None:
-        mean, std = (values.tolist() for values in scale)
-        model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
-    net = architecture.build(model, recipe.seed).train()
+    with _in_words_of_recipes(recipe):
+        model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
+        if scale is not None:
+            mean, std = (values.tolist() for values in scale)
+            model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
+        net = architecture.build(model, recipe.seed).train()
+        card, call = _card(recipe, model, parts, preprocess, facts)
     start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
-    card, call = _card(recipe, model, parts, preprocess, facts)
     _check_outputs(card, parts)
     return Job(recipe, parts, preprocess, net, card, call, start, scale)
+
+
+@contextmanager
+def _in_words_of_recipes(recipe: Recipe) -> Iterator[None]:
+    """Have errors that speak of `export`'s options speak of the recipe's fields that stand for them."""
+    try:
+        yield
+    except PenstockError as error:
+        said = str(error)
+        for option, field in _FIELDS:
+            said = said.replace(option, field)
+        raise PenstockError(said if said.startswith("recipe ") else f"recipe {recipe.name}: {said}") from None
 
 
 def _found(recipe: Recipe, train: Samples) -> Preprocess | None:

@@ -89,6 +89,7 @@ def train(
     with (
         writing("--output", folder, "checkpoints written before are whole"),
         keeper.alone(folder),
+        trackers.told_once(),
         device.prepared(recipe.machine),
     ):
         keeping = Keeper(
@@ -176,7 +177,7 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
         warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
+        with _stopped_in_time(trainer) as interrupts:
             try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
             except SystemExit:  # how Lightning ends on ^C

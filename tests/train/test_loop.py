@@ -192,7 +192,7 @@ def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> No
 def test_a_full_disk_is_one_sentence_from_tensorboard_too(tmp_path: Path) -> None:
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000)); "
         "import sys; sys.argv = ['penstock', 'train', 'digits', '--no-progress']; "
         "from penstock.cli import main; main()"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.figures import Classification
-from penstock.train import loop, recipe
+from penstock.train import jobs, loop, recipe
 from penstock.train.recipe import Recipe
 
 NETS = """
@@ -64,6 +64,21 @@ def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: 
     assert isinstance(trained.figures, Classification)
     assert trained.figures.accuracy > 0.8
     assert trained.report is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["model.kwargs.widht=[8]"], r"recipe digits: model.target .* --set model.kwargs.NAME=VALUE"),
+        (["model.kwargs.widths=[0]"], r"recipe digits: the model fails on inputs .*; correct model.kwargs"),
+        (['model.target="no.such:Net"'], r"recipe digits: model.target no.such: cannot be imported"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_told_in_a_recipe_s_words(changes: list[str], told: str) -> None:
+    with pytest.raises(PenstockError, match=told) as failed:
+        jobs.prepare(recipe.load("digits", changes))
+    assert "--model" not in str(failed.value)
+    assert "--input" not in str(failed.value)
 
 
 @pytest.mark.parametrize(
