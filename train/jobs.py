@@ -160,7 +160,7 @@ def _card(
     signature, call = probe.complete(architecture.build(model), bare)
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
-    _check_rows(recipe, first)
+    _check_rows(recipe, signature.outputs)
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
     labels = None
     if recipe.task != "regression":
@@ -187,14 +187,20 @@ def _arrays(train: Samples) -> tuple[Tensor, ...]:
     )
 
 
-def _check_rows(recipe: Recipe, first: Tensor) -> None:
-    """See that the network answers each row by itself, with a number for each class, or those that are wanted."""
-    rank = len(first.shape)
+def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
+    """See that the network answers each row by itself, first of all with the numbers that it learns."""
+    first, rank = outputs[0], len(outputs[0].shape)
     if rank < 2 or first.shape[0] != "batch" or isinstance(first.shape[-1], str) or not first.dtype.startswith("float"):
         raise PenstockError(
-            f"recipe {recipe.name}: the network's first output is {first.dtype}{list(first.shape)}; it must be numbers "
-            "for each row, as float32[batch, 10] of ten classes"
+            f"recipe {recipe.name}: the network's first output is {first}; it must be numbers for each row, as "
+            "float32[batch,10] of ten classes"
         )
+    for other in outputs[1:]:
+        if other.shape[:1] != ("batch",):
+            raise PenstockError(
+                f"recipe {recipe.name}: the network's output {other} is not one for each row; have forward answer the "
+                "first alone"
+            )
 
 
 def _check_outputs(card: Card, parts: dict[Part, Samples]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from penstock.commands.serving import Ca, KeyFile
 from penstock.errors import PenstockError, printable
 
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".safetensors")
-_OF_SERVERS = ("model", "concurrency", "retries", "timeout", "key_file", "ca")
+_OF_SERVERS = ("concurrency", "retries", "timeout", "key_file", "ca")
 
 
 def predict(
@@ -32,7 +32,13 @@ def predict(
             "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model; default: the only one that is served. Of a checkpoint the architecture, as ./net.py:Net, "
+            "where penstock must not import it unasked."
+        ),
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Pictures or rows in one request.")] = 8,
     concurrency: Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")] = 2,
@@ -68,7 +74,7 @@ def predict(
 
     if _is_model(url):
         _only_of_servers(context, url)
-        about, runner = checkpoints.opened(Path(url), tell=complain)
+        about, runner = checkpoints.opened(Path(url), _overridden(Path(url), model), tell=complain)
         wishes = Wishes(top_k=top_k, batch=batch, csv=csv, json=json, output=output)
         with runner:
             failed = here.predict(here.Model(runner, about), files, wishes, complain)
@@ -83,6 +89,20 @@ def predict(
 def _is_model(word: str) -> bool:
     """Whether it names a file or a folder that is there, or such a file as checkpoints are; a URL is neither."""
     return "://" not in word and (Path(word).exists() or Path(word).suffix in _CHECKPOINTS)
+
+
+def _overridden(path: Path, model: str | None) -> Any:
+    """What is said in place of a checkpoint.
+
+    Raises:
+        PenstockError: an artifact is told its architecture.
+    """
+    if model is None:
+        return None
+    if checkpoints.is_artifact(path):
+        raise PenstockError(f"--model is told to servers, and of checkpoints; {path} is an artifact: leave it out")
+    choice = checkpoints.choice(None, None, None, None)
+    return checkpoints.override(model, None, None, choice=choice, allow_pickle=False)
 
 
 def _only_of_servers(context: typer.Context, word: str) -> None:
