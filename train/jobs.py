@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,14 @@ from penstock.train.facts import Facts
 from penstock.train.pretrained import Start
 from penstock.train.recipe import Recipe, Table, Text
 
+_FIELDS = (
+    ("--model-args NAME=VALUE", "--set model.kwargs.NAME=VALUE"),
+    ("--model-args ", "model.kwargs "),
+    ("--model ", "model.target "),
+    ("--input, --dim or --range", "model.kwargs, or what it is given"),
+    ("--input: ", ""),
+    ("--input ", ""),
+)
 _RESCALED = "penstock.train.nets:Rescaled"
 
 
@@ -61,15 +71,28 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     parts = data.load(recipe.dataset)
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
-    model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
-    if scale is not None:
-        mean, std = (values.tolist() for values in scale)
-        model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
-    net = architecture.build(model, recipe.seed).train()
+    with _in_words_of_recipes(recipe):
+        model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
+        if scale is not None:
+            mean, std = (values.tolist() for values in scale)
+            model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
+        net = architecture.build(model, recipe.seed).train()
+        card, call = _card(recipe, model, parts, preprocess, facts)
     start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
-    card, call = _card(recipe, model, parts, preprocess, facts)
     _check_outputs(card, parts)
     return Job(recipe, parts, preprocess, net, card, call, start, scale)
+
+
+@contextmanager
+def _in_words_of_recipes(recipe: Recipe) -> Iterator[None]:
+    """Have errors that speak of `export`'s options speak of the recipe's fields that stand for them."""
+    try:
+        yield
+    except PenstockError as error:
+        said = str(error)
+        for option, field in _FIELDS:
+            said = said.replace(option, field)
+        raise PenstockError(said if said.startswith("recipe ") else f"recipe {recipe.name}: {said}") from None
 
 
 def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
@@ -148,7 +171,7 @@ def _card(
         ) from None
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
-    _check_rows(recipe, first)
+    _check_rows(recipe, signature.outputs)
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
     labels = None
     if recipe.task != "regression":
@@ -175,14 +198,20 @@ def _arrays(train: Samples) -> tuple[Tensor, ...]:
     )
 
 
-def _check_rows(recipe: Recipe, first: Tensor) -> None:
-    """See that the network answers each row by itself, with a number for each class, or those that are wanted."""
-    rank = len(first.shape)
+def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
+    """See that the network answers each row by itself, first of all with the numbers that it learns."""
+    first, rank = outputs[0], len(outputs[0].shape)
     if rank < 2 or first.shape[0] != "batch" or isinstance(first.shape[-1], str) or not first.dtype.startswith("float"):
         raise PenstockError(
-            f"recipe {recipe.name}: the network's first output is {first.dtype}{list(first.shape)}; it must be numbers "
-            "for each row, as float32[batch, 10] of ten classes"
+            f"recipe {recipe.name}: the network's first output is {first}; it must be numbers for each row, as "
+            "float32[batch,10] of ten classes"
         )
+    for other in outputs[1:]:
+        if other.shape[:1] != ("batch",):
+            raise PenstockError(
+                f"recipe {recipe.name}: the network's output {other} is not one for each row; have forward answer the "
+                "first alone"
+            )
 
 
 def _check_outputs(card: Card, parts: dict[Part, Samples]) -> None:

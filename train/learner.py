@@ -202,9 +202,15 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         inputs, targets = seen[1]
         arrays: dict[str, Any] = {name: held.cpu().numpy() for name, held in inputs.items()}
         np.savez(path, **arrays, labels=targets.cpu().numpy())
+        unfit = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        helps = (
+            f"{', '.join(map(repr, unfit))} of it hold NaN or infinity, which the data must not"
+            if unfit
+            else f"a smaller rate, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
+        )
         raise PenstockError(
             f"recipe {self.recipe.name}: the loss is {float(seen[0])} in epoch {self.current_epoch + 1}; the batch is "
-            f"kept as {path}; a smaller rate, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
+            f"kept as {path}; {helps}"
         )
 
     def _confuse(self, targets: Tensor, said: Tensor, classes: int) -> None:

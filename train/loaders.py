@@ -116,7 +116,10 @@ class Pictures(Dataset[Batch]):
         try:
             return self._preprocess.read(self._samples.items[index])
         except BadImage as error:
-            raise PenstockError(f"{self._samples.place(index)}: {error}") from None
+            raise PenstockError(
+                f"{self._samples.place(index)}: {error}; repair or remove it, or leave out what cannot be read: "
+                "--set dataset.unreadable=skip"
+            ) from None
 
 
 def pixels(preprocess: ImagePreprocess) -> ImagePreprocess:

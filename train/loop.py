@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
 from penstock import card as cards
@@ -96,6 +97,7 @@ def train(
     with (
         writing("--output", folder, "checkpoints written before are whole"),
         keeper.alone(folder),
+        trackers.told_once(),
         device.prepared(recipe.machine),
         journal.kept(logs, say, shown=not progress) as told,
     ):
@@ -190,9 +192,10 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
             warnings.filterwarnings("ignore", message=f".*{words}.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with trackers.told_once(), _stopped_in_time(trainer) as interrupts:
+        with _stopped_in_time(trainer) as interrupts:
             try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
+                _part(trainer)
             except SystemExit:  # how Lightning ends on ^C
                 raise KeyboardInterrupt from None
             except (PenstockError, RuntimeError) as error:
@@ -205,6 +208,16 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
     if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
+
+
+def _part(trainer: Any) -> None:
+    """Have the ranks leave one another once all have come here.
+
+    One that ends with its connections open may be aborted by its own threads, and torchrun then ends the others.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        trainer.strategy.barrier()
+        torch.distributed.destroy_process_group()
 
 
 class _Leave(Callback):  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,8 +35,8 @@ def predict(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The served model; default: the only one. Of a checkpoint its class, ./net.py:Net, where that is "
-            "none of penstock's own."
+            help="The model; default: the only one that is served. Of a checkpoint the architecture, as ./net.py:Net, "
+            "where penstock must not import it unasked."
         ),
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
@@ -73,13 +73,8 @@ def predict(
         print(printable(line), file=sys.stderr, flush=True)
 
     if _is_model(url):
-        path, own = Path(url), None
-        served = (*_OF_SERVERS, "model") if checkpoints.is_artifact(path) else _OF_SERVERS
-        _refuse(context, served, url)
-        if model is not None:
-            choice = checkpoints.choice(None, None, None, None)
-            own = checkpoints.override(model, None, None, choice=choice, allow_pickle=False)
-        about, runner = checkpoints.opened(path, own, tell=complain)
+        _only_of_servers(context, url)
+        about, runner = checkpoints.opened(Path(url), _overridden(Path(url), model), tell=complain)
         wishes = Wishes(top_k=top_k, batch=batch, csv=csv, json=json, output=output)
         with runner:
             failed = here.predict(here.Model(runner, about), files, wishes, complain)
@@ -96,13 +91,27 @@ def _is_model(word: str) -> bool:
     return "://" not in word and (Path(word).exists() or Path(word).suffix in _CHECKPOINTS)
 
 
-def _refuse(context: typer.Context, names: tuple[str, ...], word: str) -> None:
-    """Refuse options, by their names, that only a server can be told.
+def _overridden(path: Path, model: str | None) -> Any:
+    """What is said in place of a checkpoint.
+
+    Raises:
+        PenstockError: an artifact is told its architecture.
+    """
+    if model is None:
+        return None
+    if checkpoints.is_artifact(path):
+        raise PenstockError(f"--model is told to servers, and of checkpoints; {path} is an artifact: leave it out")
+    choice = checkpoints.choice(None, None, None, None)
+    return checkpoints.override(model, None, None, choice=choice, allow_pickle=False)
+
+
+def _only_of_servers(context: typer.Context, word: str) -> None:
+    """Refuse what only a server can be told.
 
     Raises:
         PenstockError: it was given.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+        if parameter.name in _OF_SERVERS and source is not None and source.name == "COMMANDLINE":
             raise PenstockError(f"{parameter.opts[0]} is told to servers; {word} is run here: leave it out")

@@ -5,6 +5,7 @@ A CSV column holds numbers if each cell does, or is missing: empty or, among num
 
 from __future__ import annotations
 
+import logging
 import math
 from array import array
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,9 @@ from penstock.errors import PenstockError
 from penstock.tables import is_number
 
 Kind = Literal["numbers", "text"]
+log = logging.getLogger(__name__)
+# After so many numbers a column is one of numbers to whoever wrote it, and what is none a slip.
+_MANY = 20
 _MISSING = ("", "nan")  # in lower case, as penstock.tabular has it
 
 
@@ -58,11 +62,21 @@ class CsvColumns:
 
     def kinds(self, names: Iterable[str]) -> dict[str, Kind]:
         places = self._places(names)
+        numbers = dict.fromkeys(places, 0)
         texts: set[str] = set()
-        for _, cells in self._file:
+        for line, cells in self._file:
             for name, place in places.items():
-                if name not in texts and not is_number(cells[place]) and cells[place].lower() not in _MISSING:
-                    texts.add(name)
+                if name in texts or cells[place].lower() in _MISSING:
+                    continue
+                if is_number(cells[place]):
+                    numbers[name] += 1
+                    continue
+                texts.add(name)
+                if numbers[name] >= _MANY:
+                    log.warning(
+                        "%s: line %d: %r is %r, where %d lines before hold numbers; the column is taken for text",
+                        *(self.where, line, name, cells[place][:60], numbers[name]),
+                    )
         return {name: "text" if name in texts else "numbers" for name in places}
 
     def read(self, kinds: Mapping[str, Kind]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:

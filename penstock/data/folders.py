@@ -59,8 +59,9 @@ def load(spec: ImageFolder) -> dict[Part, Samples]:
     """The parts: bytes of pictures, which are read on access. Classes are the names of train's folders, sorted
     (numbers by value).
 
-    Every picture's head and end are looked at first (`pictures.faults`): unreadable ones are named, and refused or
-    left out, as the spec says. Files of other names are left out, and counted; hidden ones are not there at all.
+    Every picture's head and end are looked at first (`pictures.faults`), or all of it where unreadable ones are to be
+    left out: they are named, and refused or left out, as the spec says. Files of other names are left out, and counted;
+    hidden ones are not there at all.
 
     Raises:
         PenstockError: there are no classes, one has no pictures, a part has one that train lacks, or a picture is
@@ -122,7 +123,8 @@ def _found(spec: ImageFolder, classes: Sequence[_Class]) -> found.Found:
 def _readable(spec: ImageFolder, parts: dict[Part, list[_Class]]) -> dict[Part, list[_Class]]:
     """The parts without pictures that cannot be read, if they are to be left out."""
     names = _names(parts)
-    faults = pictures.faults({name: Path(spec.path) / name for name in names})
+    # Where some are known to be bad, none is to end a run hours after this.
+    faults = pictures.faults({name: Path(spec.path) / name for name in names}, decoded=spec.unreadable == "skip")
     if not faults:
         return parts
     told = listed([f"{_shown(name)} ({reason})" for name, reason in faults.items()])

@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -31,8 +32,12 @@ _ENDS = {
 }
 
 
-def faults(files: Mapping[str, Path]) -> dict[str, str]:
+def faults(files: Mapping[str, Path], *, decoded: bool = False) -> dict[str, str]:
     """The files that cannot be read as pictures, and why; what is found is kept in the cache while they stay the same.
+
+    Args:
+        files: by their names.
+        decoded: decode each, so that what is damaged in between is found as well.
 
     Raises:
         PenstockError: Pillow is not installed.
@@ -40,23 +45,23 @@ def faults(files: Mapping[str, Path]) -> dict[str, str]:
     pillow = require("PIL", "serve", "reading pictures")
     require("PIL.Image", "serve", "reading pictures").preinit()
     lying = stamp(files)
-    key = None if lying is None else cache.key(pillow.__version__, str(MAX_PIXELS), lying)
+    key = None if lying is None else cache.key(pillow.__version__, str(MAX_PIXELS), str(decoded), lying)
     if key is not None and (kept := cache.read(_KIND, key)) is not None:
         return dict(json.loads(kept))
-    reasons = threads.each("looking at pictures", _fault, list(files.values()))
+    reasons = threads.each("looking at pictures", partial(_fault, decoded=decoded), list(files.values()))
     found = {name: reason for name, reason in zip(files, reasons, strict=True) if reason is not None}
     if key is not None:
         cache.write(_KIND, key, json.dumps(found).encode())
     return found
 
 
-def _fault(path: Path) -> str | None:
+def _fault(path: Path, decoded: bool) -> str | None:
     """Why a file is no picture, or None."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return "it is no file"
         with path.open("rb") as file:
-            if not _is_whole(file):
+            if decoded or not _is_whole(file):
                 file.seek(0)
                 decode_image(file.read())
     except BadImage as error:

@@ -90,6 +90,15 @@ def test_nodes_that_nothing_has_started_are_not_waited_for(monkeypatch: pytest.M
     assert device.resolve(Machine(device="cpu", nodes=2)) == "cpu"
 
 
+def test_as_many_processes_as_the_recipe_is_for_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert device.resolve(Machine(device="cpu", devices=2, nodes=2)) == "cpu"
+    for machine in (Machine(device="cpu"), Machine(device="cpu", devices="auto"), Machine(device="cpu", devices=2)):
+        with pytest.raises(PenstockError, match=r"has started 4 .*devices=2 --set machine.nodes=2"):
+            device.resolve(machine)
+
+
 @pytest.mark.parametrize("machine", [{"devices": 2}, {"devices": "auto"}, {"precision": "bf16"}, {"precision": "fp16"}])
 def test_what_the_machine_has_is_taken(gpus: Any, machine: dict[str, Any]) -> None:
     gpus(2)

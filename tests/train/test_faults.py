@@ -29,7 +29,8 @@ def test_a_picture_that_a_process_cannot_read_is_named_in_a_sentence() -> None:
     with pytest.raises(PenstockError) as failed:
         next(iter(batches))
     told = faults.told(failed.value)
-    assert str(told) == "a.jpg: the 10 bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file"
+    assert str(told).startswith("a.jpg: the 10 bytes sent are not an image; send a PNG, JPEG, WebP, BMP or GIF file; ")
+    assert str(told).endswith("--set dataset.unreadable=skip")
     assert faults.told(PenstockError("a.jpg: is damaged")) is None
 
 

@@ -152,6 +152,16 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Pa
     assert not (tmp_path / "best.pth").exists()
 
 
+def test_data_that_is_no_number_is_told_from_a_rate_that_is_too_large(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((100, 4)).astype(np.float32)
+    rows[7, 2] = np.inf
+    np.savez(tmp_path / "rows.npz", rows=rows, labels=np.arange(100) % 2)
+    model = 'model={target="penstock.train.nets:Mlp", kwargs={features=4}}'
+    dataset = f'dataset={{name="numpy", path="{tmp_path / "rows.npz"}"}}'
+    with pytest.raises(PenstockError, match=r"the loss is nan in .*; 'rows' of it hold NaN or infinity"):
+        loop.train(recipe.load("digits", [model, dataset, "preprocess=", "augment="]), tmp_path, progress=False)
+
+
 def test_weights_that_are_no_numbers_after_an_epoch_are_not_kept(tmp_path: Path) -> None:
     one_step = small("optim.lr=1e30", "optim.clip=0", "batch_size=4096", 'schedule.name="constant"', 'optim.name="sgd"')
     with pytest.raises(PenstockError, match=r"val_loss is (nan|inf) after epoch 1, of which nothing is kept"):
@@ -182,7 +192,7 @@ def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> No
 def test_a_full_disk_is_one_sentence_from_tensorboard_too(tmp_path: Path) -> None:
     limited = (
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000)); "
         "import sys; sys.argv = ['penstock', 'train', 'digits', '--no-progress']; "
         "from penstock.cli import main; main()"
     )

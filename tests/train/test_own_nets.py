@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
+from typer.testing import CliRunner
 
+from penstock import cli
 from penstock.errors import PenstockError
 from penstock.figures import Classification
-from penstock.train import loop, recipe
+from penstock.train import jobs, loop, recipe
 from penstock.train.recipe import Recipe
 
 NETS = """
@@ -33,6 +36,11 @@ class Two(Plain):
 class Named(Plain):
     def forward(self, x):
         return {"logits": super().forward(x)}
+
+class Summed(Plain):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits, logits.sum()
 
 class Mean(Plain):
     def forward(self, x):
@@ -67,10 +75,26 @@ def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["model.kwargs.widht=[8]"], r"recipe digits: model.target .* --set model.kwargs.NAME=VALUE"),
+        (["model.kwargs.widths=[0]"], r"recipe digits: the model fails on inputs .*; correct model.kwargs"),
+        (['model.target="no.such:Net"'], r"recipe digits: model.target no.such: cannot be imported"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_told_in_a_recipe_s_words(changes: list[str], told: str) -> None:
+    with pytest.raises(PenstockError, match=told) as failed:
+        jobs.prepare(recipe.load("digits", changes))
+    assert "--model" not in str(failed.value)
+    assert "--input" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("Mean", r"the network's first output is float32\[\]; it must be numbers for each row"),
-        ("Answers", r"the network's first output is int64\['batch'\]; it must be numbers for each row"),
+        ("Summed", r"the network's output .* is not one for each row"),
+        ("Mean", r"the network's first output is .*float32\[\]; it must be numbers for each row"),
+        ("Answers", r"the network's first output is .*int64\[batch\]; it must be numbers for each row"),
         ("Detached", "does not depend on a parameter that is trained"),
         ("Fixed", "the network, Fixed, has no parameter to train"),
     ],
@@ -78,3 +102,16 @@ def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: 
 def test_a_network_that_cannot_learn_is_refused_in_a_sentence(name: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=told):
         loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
+
+
+def test_its_checkpoint_predicts_once_the_network_is_named(tmp_path: Path) -> None:
+    recipe_ = job(tmp_path, "Plain")
+    best = str(loop.train(recipe_, tmp_path / "run", progress=False).best)
+    Image.new("L", (8, 8)).save(tmp_path / "scan.png")
+    words = ["predict", best, str(tmp_path / "scan.png")]
+    refused = CliRunner().invoke(cli.app, words)
+    assert isinstance(refused.exception, PenstockError)
+    assert str(refused.exception).endswith(f"--model {recipe_.model.target}")
+    answered = CliRunner().invoke(cli.app, [*words, "--model", recipe_.model.target])
+    assert answered.exit_code == 0, answered.exception
+    assert "scan.png" in answered.output

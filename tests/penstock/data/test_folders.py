@@ -225,3 +225,13 @@ def test_a_class_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     os.mkdir(os.fsencode(tmp_path) + b"/\xff\xfe")  # noqa: PTH102
     with pytest.raises(PenstockError, match=r"\\udcff\\udcfe: the folder's name is a class's, and must be text"):
         data.load(spec(tmp_path))
+
+
+def test_a_picture_that_is_damaged_in_between_is_left_out_where_such_are(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    Image.fromarray(noise).save(pets(tmp_path) / "cat/bad.png")
+    whole = (tmp_path / "cat/bad.png").read_bytes()
+    (tmp_path / "cat/bad.png").write_bytes(whole[:3000] + bytes(40) + whole[3040:])
+    parts = data.load(spec(tmp_path, unreadable="skip"))
+    assert sum(map(len, parts.values())) == 20
+    assert sum(map(len, data.load(spec(tmp_path)).values())) == 21  # its head and end are those of a whole one

@@ -71,7 +71,7 @@ def test_what_was_seen_is_kept_while_the_files_stay_as_they_are(
     files["bad.png"].write_bytes(b"nothing")
     looked: list[Path] = []
     seen = pictures._fault
-    monkeypatch.setattr(pictures, "_fault", lambda path: (looked.append(path), seen(path))[1])
+    monkeypatch.setattr(pictures, "_fault", lambda path, decoded: (looked.append(path), seen(path, decoded))[1])
     first = pictures.faults(files)
     assert list(first) == ["bad.png"]
     assert len(looked) == 2

@@ -234,3 +234,11 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
         PenstockError, match=r"needs pyarrow, which is not installed: pip install 'penstock\[parquet\]'"
     ):
         data.load(spec(str(tmp_path / "a.parquet")))
+
+
+def test_a_column_of_numbers_that_a_slip_makes_text_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [f"{number},{'inf' if number == 30 else number},{'xy'[number % 2]},{number % 2}" for number in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,y", *rows]))
+    data.load(CsvTable(train=str(tmp_path / "t.csv"), target="y", kind="classes"))
+    (told,) = caplog.messages
+    assert told.endswith("line 32: 'b' is 'inf', where 30 lines before hold numbers; the column is taken for text")
