@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.train.facts import first_process
@@ -38,6 +38,13 @@ class Journal:
             self._said = time.monotonic()
 
 
+class _File(logging.FileHandler):
+    """A line that cannot be written is an error as any other: logging itself would print it and go on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        raise
+
+
 @contextmanager
 def kept(logs: Path, say: Say, *, shown: bool) -> Iterator[Journal]:
     """A journal in a folder of logs; an error that ends the block is written there with its traceback.
@@ -52,7 +59,7 @@ def kept(logs: Path, say: Say, *, shown: bool) -> Iterator[Journal]:
     logs.mkdir(parents=True, exist_ok=True)
     is_first = first_process()
     name = "run.log" if is_first else f"run-{os.environ.get('RANK', os.environ.get('LOCAL_RANK'))}.log"
-    handler = logging.FileHandler(logs / name, encoding="utf-8")
+    handler = _File(logs / name, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log = logging.getLogger("penstock.train")
     level = log.level
@@ -62,10 +69,12 @@ def kept(logs: Path, say: Say, *, shown: bool) -> Iterator[Journal]:
     try:
         yield Journal(log, say if is_first else lambda _: None, shown=shown)
     except KeyboardInterrupt:
-        log.warning("interrupted")
+        with suppress(OSError):
+            log.warning("interrupted")
         raise
     except BaseException:
-        log.exception("the run ended over an error")
+        with suppress(OSError):
+            log.exception("the run ended over an error")
         raise
     finally:
         log.propagate = propagates
