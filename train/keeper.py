@@ -25,6 +25,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.files import write_whole
 from penstock.signature import first_message
+from penstock.train import report
 from penstock.train.facts import first_process
 from penstock.train.learner import Learner
 from penstock.train.optim import FALLING
@@ -32,6 +33,7 @@ from penstock.train.recipe import Recipe
 
 SCHEMA = 1
 STATE = "state.pt"
+
 # What may be another's in a run that goes on: nothing of it changes what is learnt.
 _FREE = ("machine", "loader", "track", "keep", "name")
 
@@ -272,8 +274,10 @@ def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
             f"--resume: {path} is of another recipe: its {name} is {was}, and not {now}; give another --output, or "
             "leave --resume out to begin anew"
         )
-    if done >= recipe.epochs:
-        raise PenstockError(f"--resume: {path} has all its {done} epochs; more of them: --epochs {done + 10}")
+    # What a run leaves last is its report: without it there is still something to do.
+    if done >= recipe.epochs and path.with_name(report.PAGE).is_file():
+        more = "more of them: --epochs" if "epochs" in free else "more of them, begun anew without --resume: --epochs"
+        raise PenstockError(f"--resume: {path} has all its {done} epochs; {more} {done + 10}")
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any, Any]]:
