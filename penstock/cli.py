@@ -11,7 +11,18 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import data, exporting, inspecting, keys, measuring, predicting, server, serving, training
+from penstock.commands import (
+    data,
+    exporting,
+    inspecting,
+    keys,
+    measuring,
+    predicting,
+    server,
+    serving,
+    sweeping,
+    training,
+)
 from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
@@ -100,6 +111,7 @@ def _root(
 # --help lists them in this order.
 app.command()(training.train)
 app.command(name="eval")(training.evaluate)
+app.command()(sweeping.sweep)
 app.add_typer(data.app, name="data")
 app.command()(exporting.export)
 app.command()(exporting.build)

@@ -23,9 +23,11 @@ def resolve(machine: Machine) -> str:
     """`cuda` or `cpu`: what training runs on.
 
     Raises:
-        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for.
+        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for;
+            or torchrun has started other processes than those.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    _see_processes(machine, count)
     if machine.device == "cuda" and not count:
         raise PenstockError(
             "machine.device is cuda; torch finds no GPU here: set machine.device to auto or cpu, or look at nvidia-smi "
@@ -36,7 +38,6 @@ def resolve(machine: Machine) -> str:
         raise PenstockError(
             f"machine.devices is {machine.devices}; this machine has {count}: set it to {count} or auto"
         )
-    _see_started(machine, count if machine.devices == "auto" and device == "cuda" else machine.devices)
     if machine.nodes > 1 and not any(name in os.environ for name in _STARTED):
         raise PenstockError(
             f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of "
@@ -49,15 +50,17 @@ def resolve(machine: Machine) -> str:
     return device
 
 
-def _see_started(machine: Machine, devices: int | str) -> None:
-    """See that torchrun has started as many processes as the recipe is for: others would each train by themselves."""
-    started, each = os.environ.get("WORLD_SIZE", ""), 1 if isinstance(devices, str) else devices
-    if "TORCHELASTIC_RUN_ID" in os.environ and started.isdigit() and int(started) != each * machine.nodes:
-        local = os.environ.get("LOCAL_WORLD_SIZE", started)
+def _see_processes(machine: Machine, gpus: int) -> None:
+    """See that torchrun's processes are those of the recipe: else each trains the whole by itself, over the others."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    local, nodes = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"))
+    found = 1 if machine.device == "cpu" or not gpus else gpus
+    devices = found if machine.devices == "auto" else machine.devices
+    if (devices, machine.nodes) != (local, nodes):
         raise PenstockError(
-            f"torchrun has started {started} processes, {local} a node; machine.devices is {machine.devices} and "
-            f"machine.nodes {machine.nodes}: --set machine.devices={local} "
-            f"--set machine.nodes={int(started) // max(1, int(local))}"
+            f"torchrun has started {local} processes on each of {nodes} nodes; machine.devices is {devices} and "
+            f"machine.nodes {machine.nodes}: --set machine.devices={local} --set machine.nodes={nodes}"
         )
 
 

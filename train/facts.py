@@ -101,13 +101,18 @@ def find(recipe: Recipe, name: str, *, seed_drawn: bool = False) -> Facts:
         name=name,
         seed=recipe.seed,
         seed_drawn=seed_drawn,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        started=now(),
         command=_command(sys.argv),
         git=git(Path.cwd()) if first_process() else None,
         data=_digest(recipe) if first_process() else None,
         versions=versions(),
         host=_host(),
     )
+
+
+def now() -> str:
+    """This second, as a run's start is recorded."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def drawn_seed() -> int:

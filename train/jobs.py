@@ -143,6 +143,11 @@ def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Arch
         taken = set(inspect.signature(architecture.find(target)).parameters)
     if "config" in taken and "config" not in given and recipe.weights is not None and Path(recipe.weights).is_dir():
         told["config"] = pretrained.from_folder(Path(recipe.weights)).kwargs["config"]
+    if "config" in taken and "config" not in {**given, **told}:
+        raise PenstockError(
+            f"recipe {recipe.name}: {target} takes model.kwargs.config, which the folder of a transformers model has: "
+            "--set weights=FOLDER begins with its weights, too"
+        )
     given.update({name: value for name, value in told.items() if name in taken and name not in given})
     return Architecture(target=target, kwargs=given)
 
@@ -157,7 +162,13 @@ def _card(
     """The card of the checkpoints that a job leaves, and how its network is called."""
     inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    signature, call = probe.complete(architecture.build(model), bare)
+    try:
+        signature, call = probe.complete(architecture.build(model), bare)
+    except PenstockError as error:  # which tells exporting's options
+        why = str(error).partition("; correct --input")[0]
+        raise PenstockError(
+            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
+        ) from None
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
     _check_rows(recipe, signature.outputs)

@@ -27,6 +27,7 @@ from penstock.files import write_whole
 from penstock.signature import first_message
 from penstock.train import report
 from penstock.train.facts import first_process
+from penstock.train.journal import Journal
 from penstock.train.learner import Learner
 from penstock.train.optim import FALLING
 from penstock.train.recipe import Recipe
@@ -52,8 +53,10 @@ class State:
 class Keeper(Callback):  # type: ignore[misc]
     """Writes last.pth and state.pt after every epoch, and best.pth whenever the figure that is watched is better."""
 
-    def __init__(self, folder: Path, card: Card, calibration: Rows, golden: Rows, recipe: Recipe, state: State) -> None:
-        self.folder, self.card, self.recipe, self.state = folder, card, recipe, state
+    def __init__(
+        self, folder: Path, card: Card, calibration: Rows, golden: Rows, recipe: Recipe, state: State, journal: Journal
+    ) -> None:
+        self.folder, self.card, self.recipe, self.state, self._journal = folder, card, recipe, state, journal
         self._samples = calibration, golden
         self._began = 0.0
 
@@ -80,6 +83,8 @@ class Keeper(Callback):  # type: ignore[misc]
             {**figures, "epoch": state.epoch, "lr": rate, "seconds": time.perf_counter() - self._began}
         )
         value = _rank(watched, figures)
+        if trainer.is_global_zero:
+            self._journal.epoch(state.epoch, self.recipe.epochs, figures)
         is_best = (
             state.best is None
             or value > state.best
@@ -276,8 +281,13 @@ def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
         )
     # What a run leaves last is its report: without it there is still something to do.
     if done >= recipe.epochs and path.with_name(report.PAGE).is_file():
-        more = "more of them: --epochs" if "epochs" in free else "more of them, begun anew without --resume: --epochs"
-        raise PenstockError(f"--resume: {path} has all its {done} epochs; {more} {done + 10}")
+        more = f"more of them: --epochs {done + 10}"
+        if "epochs" not in free:
+            more = (
+                f"schedule.name {recipe.schedule.name} ends with them; another run goes on from what this one learnt: "
+                f"--name NAME --set weights={path.with_name('best.pth')}"
+            )
+        raise PenstockError(f"--resume: {path} has all its {done} epochs; {more}")
 
 
 def _differing(old: Mapping[str, Any], new: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -20,6 +20,11 @@ from penstock.train.loaders import Batch
 from penstock.train.recipe import Recipe
 
 _MOST_CLASSES = 100
+_SUMS = {
+    "classification": ("loss", "rows", "right"),
+    "multilabel": ("loss", "rows", "both", "said", "held"),
+    "regression": ("loss", "rows", "absolute", "squared"),
+}
 # What may be watched, and what is by default.
 _WATCHED = {"classification": ("val_accuracy",), "multilabel": ("val_f1",), "regression": ("val_rmse", "val_mae")}
 MONITORS = {task: names[0] for task, names in _WATCHED.items()}
@@ -43,8 +48,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         _see_monitor(recipe)
         self._image = job.preprocess if isinstance(job.preprocess, ImagePreprocess) else None
         self._normalize = None if self._image is None else Normalize(self._image)
-        classes = int(job.card.signature.outputs[0].shape[-1])
-        self._augment = None if self._image is None else augment.Augmenter(recipe.augment, classes)
+        self._augment = _augmenter(job)
         counts = _counts(job)
         self._loss = losses.build(recipe.loss, recipe.task, counts, len(job.parts["train"]))
         # Smoothing is for learning: no answer should be as unsure as it asks for.
@@ -54,7 +58,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         for values in () if job.scale is None else job.scale:
             assert self._scale is not None
             self._scale.append(nn.Parameter(torch.from_numpy(values), requires_grad=False))
-        self.averaged = ema.Averaged(self.net, recipe.keep.ema) if recipe.keep.ema else None
+        self.averaged: ema.Averaged | None = None
         optim.freeze(self.net, recipe.optim.freeze)
         device.laid_out(self.net, recipe.machine)
         if recipe.machine.checkpointing:
@@ -100,7 +104,11 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def on_validation_epoch_start(self) -> None:
         self._see_finite(None, None)
-        self._sums, self.confusion = {}, None
+        # All of them, also on a rank that has no sample: ranks add them up together.
+        self._sums = {
+            name: torch.zeros((), dtype=torch.float64, device=self.device) for name in _SUMS[self.recipe.task]
+        }
+        self.confusion = None
         self._kept.enter_context(self.as_kept())
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -131,6 +139,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def configure_optimizers(self) -> Any:
         wanted, schedule = self.recipe.optim, self.recipe.schedule
+        if self.recipe.keep.ema:  # now that the network is where it stays
+            self.averaged = ema.Averaged(self.net, self.recipe.keep.ema)
         optimizer = optim.optimizer(self.net, wanted)
         if schedule.name == "plateau":
             # Kept here: Lightning's own is not what it was after a run that is resumed.
@@ -156,12 +166,16 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         """A batch as the network takes it, changed at random where it learns from it."""
         inputs, targets = batch
         if self._image is None or self._normalize is None:
+            if learning and self.recipe.augment.mixup:
+                ((name, rows),) = inputs.items()
+                rows, targets = self._augment.mixed(rows, targets)
+                return {name: rows}, targets
             return inputs, targets
         images = inputs[self._image.input]
-        if learning and self._augment is not None:
+        if learning:
             images = self._augment.pixels(images)
         images = self._normalize(images)
-        if learning and self._augment is not None:
+        if learning:
             images, targets = self._augment.mixed(images, targets)
         if self.recipe.machine.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -208,7 +222,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     def _add(self, **values: Any) -> None:
         for name, value in values.items():
             held = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-            self._sums[name] = self._sums[name] + held if name in self._sums else held
+            self._sums[name] = self._sums[name] + held
 
 
 class Normalize(nn.Module):
@@ -243,6 +257,22 @@ def _see_monitor(recipe: Recipe) -> None:
             f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}"
             f"{nearest(wanted, known)}"
         )
+
+
+def _augmenter(job: Job) -> augment.Augmenter:
+    """What changes batches at random.
+
+    Raises:
+        PenstockError: mixup is asked for, and there are several inputs, or whole numbers.
+    """
+    recipe, inputs = job.recipe, job.card.signature.inputs
+    if recipe.augment.mixup and (len(inputs) > 1 or not inputs[0].dtype.startswith("float")):
+        told = ", ".join(f"{tensor.name} ({tensor.dtype})" for tensor in inputs)
+        raise PenstockError(
+            f"recipe {recipe.name}: augment.mixup is {recipe.augment.mixup}; it mixes one input of floats, and the "
+            f"network's are {told}: set it to 0"
+        )
+    return augment.Augmenter(recipe.augment, int(job.card.signature.outputs[0].shape[-1]))
 
 
 def _counts(job: Job) -> Any:

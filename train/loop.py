@@ -26,10 +26,10 @@ from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, facts, faults, jobs, keeper, loaders, report, trackers
+from penstock.train import augment, cases, device, faults, jobs, journal, keeper, loaders, report, trackers
 from penstock.train.board import Board
 from penstock.train.device import Ahead
-from penstock.train.facts import Facts
+from penstock.train.facts import Facts, find
 from penstock.train.jobs import Job
 from penstock.train.keeper import Keeper, State
 from penstock.train.learner import Learner
@@ -38,6 +38,15 @@ from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
 
 CALIBRATION, GOLDEN = 256, 64
+# Warnings of Lightning and torch about what is meant so: figures are of all ranks before they are logged, and frozen
+# blocks are in eval mode.
+_NOT_FOR_USERS = (
+    "does not have many workers",
+    "number of training batches",
+    "sync_dist=True",
+    "in eval mode at the start of training",
+    "Grad strides do not match bucket view strides",
+)
 _PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
 
@@ -61,7 +70,7 @@ def train(
     *,
     progress: bool = True,
     resume: bool = False,
-    found: Facts | None = None,
+    facts: Facts | None = None,
     callbacks: Sequence[Callback] = (),
     say: Callable[[str], object] = lambda _: None,
 ) -> Trained:
@@ -72,45 +81,52 @@ def train(
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
         resume: go on with the run in the folder after its last whole epoch: the same as if it had never ended.
-        found: what was found when the run began, for its checkpoints; None looks for it.
+        facts: what was found when the run began, for its checkpoints; None looks for it.
         callbacks: of Lightning's, beside those of the loop.
         say: told in lines what the data and the starting weights are.
 
     Raises:
-        PenstockError: the recipe, its data and its network do not fit, or the loss is no number.
+        PenstockError: the recipe, its data and its network do not fit, what it asks for is not there, or the loss is no
+            number.
     """
     device.resolve(recipe.machine)
+    trackers.see_installed(recipe.track)
     state = keeper.read(folder, recipe) if resume else State()
-    job = jobs.prepare(recipe, found or facts.find(recipe, folder.name))
-    if facts.first_process():
-        say(summary(job.parts))
-    if job.start is not None and facts.first_process():
-        say(f"{recipe.weights}: {job.start}")
+    job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
     with (
         writing("--output", folder, "checkpoints written before are whole"),
         keeper.alone(folder),
         trackers.told_once(),
         device.prepared(recipe.machine),
+        journal.kept(logs, say, shown=not progress) as told,
     ):
+        told.tell(summary(job.parts))
+        if recipe.batch_size > len(job.parts["train"]):
+            told.tell(
+                f"note: batch_size is {recipe.batch_size}: an epoch is one step, of all {len(job.parts['train'])}"
+            )
+        if job.start is not None:
+            told.tell(f"{recipe.weights}: {job.start}")
         keeping = Keeper(
-            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state
+            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state, told
         )
         watching = [Board()] if recipe.track.tensorboard else []
         trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
         seconds = _fit(job, trainer, folder)
         ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
-        return _scored(job, ended) if trainer.is_global_zero else ended
+        return _scored(job, ended, str(trainer.strategy.root_device)) if trainer.is_global_zero else ended
 
 
-def _scored(job: Job, ended: Trained) -> Trained:
+def _scored(job: Job, ended: Trained, where: str) -> Trained:
     """Try the best checkpoint on the test part, and report the run."""
     # What the recipe names is trusted; what a file names is not.
     named = [target for target in cards.targets(job.card.architecture) if not cards.trusted(target)]
     best = checkpoint.load(ended.best, checkpoint.Override(model=named[0] if named else None))
     samples = job.parts["test"]
     rows = datasets.rows(samples, job.preprocess)
-    first = evaluation.first_output(TorchRunner(best.adapted(), best.card.signature), rows, best.card.signature)
+    with TorchRunner(best.adapted().to(where), best.card.signature, where) as runner:
+        first = evaluation.first_output(runner, rows, best.card.signature)
     figures = evaluation.figures(first, rows, best.card.task)
     telling = cases.choose(samples, first, best.card.task, best.card.labels)
     told = {"seconds": f"{ended.seconds:.1f}", "epochs": str(len(ended.history))}
@@ -172,10 +188,8 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
     """Run the loop; the seconds it took."""
     started = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*number of training batches.*")
-        warnings.filterwarnings("ignore", message="Grad strides do not match")  # of one channel, alike either way
-        warnings.filterwarnings("ignore", message=".*sync_dist=True.*")  # figures that are of all ranks already
+        for words in _NOT_FOR_USERS:
+            warnings.filterwarnings("ignore", message=f".*{words}.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         with _stopped_in_time(trainer) as interrupts:

@@ -19,6 +19,7 @@ from penstock.train import recipefiles, rules
 from penstock.train.complaints import complaint
 from penstock.train.overrides import Override, apply, parse
 from penstock.train.recipefiles import SHIPPED as SHIPPED
+from penstock.train.space import Sweep
 
 
 class _Section(BaseModel):
@@ -186,7 +187,7 @@ Task = Literal["classification", "multilabel", "regression"]
 
 
 class Recipe(BaseModel):
-    """One training job. `weights` is a file to start from."""
+    """One training job. `weights` is a file to start from; `sweep` is for `penstock sweep` alone."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
@@ -207,6 +208,7 @@ class Recipe(BaseModel):
     keep: Keep = Keep()
     track: Track = Track()
     batch: Dim
+    sweep: Sweep | None = None
 
     @model_validator(mode="before")
     @classmethod

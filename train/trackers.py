@@ -11,26 +11,31 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from penstock.errors import require
-from penstock.train.recipe import Recipe
+from penstock.train.recipe import Recipe, Track
 
 
-def loggers(recipe: Recipe, logs: Path) -> list[Any]:
-    """A logger for each tracker that a recipe wants; what they write stays on this machine, in `logs`.
+def see_installed(track: Track) -> None:
+    """See that what is to be told of a run is there, before its data is read.
 
     Raises:
         PenstockError: a tracker is not installed.
     """
+    for name in ("wandb", "mlflow"):
+        if getattr(track, name):
+            require(name, "track", f"track.{name}")
+
+
+def loggers(recipe: Recipe, logs: Path) -> list[Any]:
+    """A logger for each tracker that a recipe wants; what they write stays on this machine, in `logs`."""
     track, found = recipe.track, list[Any]()
     if track.csv:
         found.append(CSVLogger(logs, name="csv"))
     if track.tensorboard:
         found.append(TensorBoardLogger(logs, name="tensorboard"))
     if track.wandb:
-        require("wandb", "track", "track.wandb")
         logs.mkdir(parents=True, exist_ok=True)
         found.append(WandbLogger(name=recipe.name, save_dir=logs, project="penstock", offline=True))
     if track.mlflow:
-        require("mlflow", "track", "track.mlflow")
         found.append(MLFlowLogger(recipe.name, tracking_uri=f"sqlite:///{(logs / 'mlflow.db').absolute()}"))
     if found:
         settings = _flat(recipe.model_dump(mode="json"))

@@ -77,7 +77,8 @@ def train(
             say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
     shown = progress and sys.stderr.isatty()
-    trained = loop.train(job, folder, progress=shown, resume=resume, found=found, say=say)
+    tell = say if facts.first_process() else _nothing
+    trained = loop.train(job, folder, progress=shown, resume=resume, facts=found, say=tell)
     if trained.figures is None:
         return  # the first rank tells it
     from penstock import summaries
@@ -87,6 +88,10 @@ def train(
         f"{summaries.headline(trained.figures)} on the held-out test part"
     )
     say(f"best {trained.best}   last {trained.last}   report {trained.report}   logs {trained.logs}")
+
+
+def _nothing(_: str) -> None:
+    """Said by the ranks after the first."""
 
 
 def _list_recipes() -> None:

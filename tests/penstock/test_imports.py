@@ -16,8 +16,7 @@ STAGES = ("train", "export", "serve", "bench")
 HEAVY = (
     "torch", "torchvision", "onnx", "onnxruntime", "onnxscript", "modelopt", "lightning", "tensorrt", "tensorrt_rtx",
     "tensorrt_rtx_bindings", "sklearn", "PIL", "fastapi", "timm", "transformers", "huggingface_hub", "safetensors",
-    "onnxslim", "pyarrow",
-    "onnxslim", "tokenizers",
+    "onnxslim", "pyarrow", "tokenizers", "optuna", "matplotlib",
 )  # fmt: skip
 # The one place that calls every stage.
 COMMANDS = ("penstock.commands.",)
@@ -41,7 +40,11 @@ AT_MODULE_LEVEL = {
         "penstock.train.",
         "penstock.export.",
     ),
-    "lightning": tuple(f"penstock.train.{name}" for name in ("board", "keeper", "learner", "loop", "pace", "trackers")),
+    "lightning": tuple(
+        f"penstock.train.{name}" for name in ("board", "keeper", "learner", "loop", "pace", "trackers", "worker")
+    ),
+    "optuna": ("penstock.train.strategy", "penstock.train.study"),
+    "matplotlib": ("penstock.train.plots", "penstock.train.sweepcharts"),
     "fastapi": ("penstock.serve.",),
 }
 # These run where torch is not installed: none of their code reaches for it, at any depth.

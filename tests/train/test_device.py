@@ -40,6 +40,30 @@ def test_auto_takes_a_gpu_where_there_is_one(gpus: Any, count: int, asked: Any, 
 
 
 @pytest.mark.parametrize(
+    ("count", "machine", "told"),
+    [
+        (0, {"device": "cpu"}, "machine.devices is 1 and machine.nodes 1"),
+        (0, {"devices": "auto", "nodes": 2}, "machine.devices is 1 and machine.nodes 2"),
+        (4, {"devices": 4, "nodes": 1}, "machine.devices is 4 and machine.nodes 1"),
+        (4, {"devices": "auto", "nodes": 2}, ""),
+        (0, {"device": "cpu", "devices": 4, "nodes": 2}, ""),
+    ],
+)
+def test_torchrun_must_start_the_processes_of_the_recipe(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch, count: int, machine: dict[str, Any], told: str
+) -> None:
+    gpus(count)
+    for name, value in {"TORCHELASTIC_RUN_ID": "7", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    if not told:
+        assert device.resolve(Machine(**machine))
+        return
+    hint = "--set machine.devices=4 --set machine.nodes=2"
+    with pytest.raises(PenstockError, match=f"torchrun has started 4 processes on each of 2 nodes; {told}: {hint}"):
+        device.resolve(Machine(**machine))
+
+
+@pytest.mark.parametrize(
     ("count", "machine", "sentence"),
     [
         (0, {"device": "cuda"}, "machine.device is cuda; torch finds no GPU here: set machine.device to auto or cpu"),

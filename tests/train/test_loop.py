@@ -233,3 +233,13 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(t
         held = checkpoint.load(best.with_name(name))
         assert held.proof.loaded == held.proof.expected
         assert held.card.metrics["epoch"] >= 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_told_before_the_data_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    wanted = recipe.load("image-folder", [f"dataset.path={tmp_path}/nowhere", f"track.{name}=true"])
+    with pytest.raises(PenstockError, match=rf"track.{name} needs {name}, which is not installed.*penstock\[track\]"):
+        loop.train(wanted, tmp_path / "run", progress=False)

@@ -33,6 +33,7 @@ def ran(folder: Path, command: list[str], **environment: str) -> str:
 
 def check(folder: Path, said: str, ranks: int) -> None:
     assert said.count("trained digits for 2 epochs") == 1
+    assert said.count("1,257 train, 180 val, 360 test") == 1
     rows = [json.loads(line) for line in (folder / "runs/digits/history.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [1, 2]
     held = checkpoint.load(folder / "runs/digits/last.pth")

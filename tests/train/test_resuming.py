@@ -93,6 +93,12 @@ def test_another_recipe_is_refused(half: Path, changes: list[str], told: str) ->
         loop.train(job(*changes), half, progress=False, resume=True)
 
 
+def test_a_schedule_that_has_ended_says_how_to_go_on_all_the_same(tmp_path: Path) -> None:
+    loop.train(job("epochs=1"), tmp_path, progress=False)
+    with pytest.raises(PenstockError, match=rf"schedule.name onecycle ends with .*--set weights={tmp_path}/best.pth"):
+        keeper.read(tmp_path, job("epochs=1"))
+
+
 def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="is not there; leave --resume out"):
         keeper.read(tmp_path, job())
