@@ -69,6 +69,7 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
         PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
     """
     parts = data.load(recipe.dataset)
+    _check_labels(recipe, parts)
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
     with _in_words_of_recipes(recipe):
@@ -196,6 +197,22 @@ def _arrays(train: Samples) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(name=name, dtype=str(row.dtype), shape=("batch", *np.shape(row))) for name, row in first.items()
     )
+
+
+def _check_labels(recipe: Recipe, parts: dict[Part, Samples]) -> None:
+    """See that the data's labels are what the task learns; those of arrays may be anything."""
+    for part, samples in parts.items():
+        labels = samples.labels
+        if recipe.task == "classification" and (labels.ndim != 1 or labels.dtype.kind != "i"):
+            raise PenstockError(
+                f"recipe {recipe.name}: task is classification; the labels of {part} are {labels.dtype} of shape "
+                f"{list(labels.shape)}, and must be a whole number for each row: --set task=regression learns numbers"
+            )
+        if recipe.task == "multilabel" and (labels.ndim != 2 or not ((labels >= 0) & (labels <= 1)).all()):
+            raise PenstockError(
+                f"recipe {recipe.name}: task is multilabel; the labels of {part} are of shape {list(labels.shape)}, "
+                f"{labels.min():g} to {labels.max():g}; they must be [rows, labels], each from 0 to 1"
+            )
 
 
 def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:

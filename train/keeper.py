@@ -25,6 +25,7 @@ from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
 from penstock.files import write_whole
 from penstock.signature import first_message
+from penstock.train import report
 from penstock.train.facts import first_process
 from penstock.train.journal import Journal
 from penstock.train.learner import Learner
@@ -33,6 +34,7 @@ from penstock.train.recipe import Recipe
 
 SCHEMA = 1
 STATE = "state.pt"
+
 # What may be another's in a run that goes on: nothing of it changes what is learnt.
 _FREE = ("machine", "loader", "track", "keep", "name")
 
@@ -277,7 +279,8 @@ def _check_same(path: Path, before: Recipe, recipe: Recipe, done: int) -> None:
             f"--resume: {path} is of another recipe: its {name} is {was}, and not {now}; give another --output, or "
             "leave --resume out to begin anew"
         )
-    if done >= recipe.epochs:
+    # What a run leaves last is its report: without it there is still something to do.
+    if done >= recipe.epochs and path.with_name(report.PAGE).is_file():
         more = f"more of them: --epochs {done + 10}"
         if "epochs" not in free:
             more = (

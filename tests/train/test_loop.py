@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional
 from penstock import checkpoint, data, datasets
 from penstock.errors import PenstockError
 from penstock.figures import Classification
-from penstock.train import loop, recipe
+from penstock.train import jobs, loop, recipe
 from penstock.train.loop import Trained
 from penstock.train.recipe import Recipe
 
@@ -167,6 +168,24 @@ def test_weights_that_are_no_numbers_after_an_epoch_are_not_kept(tmp_path: Path)
     with pytest.raises(PenstockError, match=r"val_loss is (nan|inf) after epoch 1, of which nothing is kept"):
         loop.train(one_step, tmp_path, progress=False)
     assert not list(tmp_path.glob("*.pth"))
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "told"),
+    [
+        ("classification", np.ones((30, 3), np.float32), r"labels of train are float32 of shape \[21, 3\]"),
+        ("classification", np.linspace(0, 1, 30, dtype=np.float32), r"labels of train are float32 of shape \[21\]"),
+        ("multilabel", np.arange(30) % 2, r"of shape \[21\], 0 to 1; they must be \[rows, labels\]"),
+        ("multilabel", np.full((30, 2), 7, np.float32), r"7 to 7; they must be .* each from 0 to 1"),
+    ],
+)
+def test_labels_of_another_task_are_refused(task: str, labels: Any, told: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", rows=np.ones((30, 4), np.float32), labels=labels)
+    model = 'model={target="penstock.train.nets:Mlp", kwargs={features=4}}'
+    dataset = f'dataset={{name="numpy", path="{tmp_path / "rows.npz"}"}}'
+    plain = ["preprocess=", "augment=", "optim.label_smoothing=", f"task={task}"]
+    with pytest.raises(PenstockError, match=told):
+        jobs.prepare(recipe.load("digits", [model, dataset, *plain]))
 
 
 def test_a_figure_that_there_is_none_of_cannot_be_watched(tmp_path: Path) -> None:

@@ -168,6 +168,19 @@ def test_a_run_that_made_no_progress_is_not_gone_on_with_unless_asked(half: Path
     assert keeper.read(tmp_path, job(*wanted, "keep.patience=3")).stale == 2
 
 
+def test_a_run_that_ended_before_its_report_is_reported(half: Path, tmp_path: Path) -> None:
+    for name in (keeper.STATE, "best.pth", "last.pth"):
+        (tmp_path / name).write_bytes((half / name).read_bytes())
+    again = job("epochs=1", 'schedule.name="constant"')
+    ended = loop.train(again, tmp_path, progress=False, resume=True)
+    assert ended.report is not None
+    assert ended.report.is_file()
+    assert len(ended.history) == 1
+    assert (tmp_path / "last.pth").read_bytes() == (half / "last.pth").read_bytes()
+    with pytest.raises(PenstockError, match="has all its 1 epochs; more of them: --epochs 11"):
+        loop.train(again, tmp_path, progress=False, resume=True)
+
+
 def test_without_the_best_of_before_the_next_is_the_best(half: Path, tmp_path: Path) -> None:
     (tmp_path / keeper.STATE).write_bytes((half / keeper.STATE).read_bytes())
     loop.train(job("epochs=2", 'schedule.name="constant"'), tmp_path, progress=False, resume=True)
