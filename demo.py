@@ -23,8 +23,8 @@ import numpy as np
 import tritonclient.http
 from PIL import Image
 
-from penstock import datasets
-from penstock.datasets import DatasetSpec
+from penstock import data
+from penstock.data.specs import Digits
 
 FOLDER = Path(__file__).parent / "demo"
 UPLOADS = 200
@@ -105,9 +105,9 @@ def wait_until_ready(process: subprocess.Popen[str]) -> str:
 
 def held_out() -> list[tuple[bytes, int]]:
     """Held-out scans as PNG files, with the digit that each shows."""
-    test = datasets.load(DatasetSpec(name="digits"))["test"]
+    test = data.load(Digits())["test"]
     files = []
-    for pixels, label in zip(test.images[:UPLOADS], test.labels[:UPLOADS], strict=True):
+    for pixels, label in zip(test.items[:UPLOADS], test.labels[:UPLOADS], strict=True):
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, "PNG")
         files.append((buffer.getvalue(), int(label)))

@@ -22,7 +22,7 @@ def listed(path: Path) -> list[Path]:
         PenstockError: there are none.
     """
     if path.is_dir():
-        known = (*PICTURES, *_ARRAYS, ".json")
+        known = (*PICTURES, *_ARRAYS, ".json", ".csv")
         files = sorted(file for file in path.rglob("[!.]*") if file.suffix.lower() in known and file.is_file())
         if not files:
             raise PenstockError(f"--data {path}: holds no {', '.join(known)} files")
@@ -33,17 +33,17 @@ def listed(path: Path) -> list[Path]:
 
 
 def kind(file: Path) -> str:
-    """`pictures`, `arrays` or `JSON`.
+    """`pictures`, `arrays`, `tables` or `JSON`.
 
     Raises:
         PenstockError: it is of no kind that can be sent.
     """
     suffix = file.suffix.lower()
-    found = (
-        "pictures" if suffix in PICTURES else "arrays" if suffix in _ARRAYS else "JSON" if suffix == ".json" else None
-    )
+    if suffix in PICTURES:
+        return "pictures"
+    found = {**dict.fromkeys(_ARRAYS, "arrays"), ".json": "JSON", ".csv": "tables"}.get(suffix)
     if found is None:
-        raise PenstockError(f"--data {file}: must be a picture ({', '.join(PICTURES)}), .npy, .npz or .json")
+        raise PenstockError(f"--data {file}: must be a picture ({', '.join(PICTURES)}), .npy, .npz, .csv or .json")
     return found
 
 

@@ -8,14 +8,15 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from penstock.bench import charts, parts, scales, statistics
-from penstock.bench.charts import Bar, Point, Series
-from penstock.bench.markup import element
+from penstock.bench import statistics
 from penstock.bench.pareto import front
-from penstock.bench.parts import Table, beside, figure
 from penstock.bench.recorded import Cell, Engines, Ratio, Row
-from penstock.bench.scales import ms
 from penstock.bench.shares import wilson
+from penstock.pages import charts, parts, scales
+from penstock.pages.charts import Bar, Point, Series
+from penstock.pages.markup import element
+from penstock.pages.parts import Table, beside, figure
+from penstock.pages.scales import ms
 
 _PLACES = 120
 _MOST = 99.9  # a single freak would else take most of an axis

@@ -8,13 +8,14 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from penstock.bench import charts, engine_charts, facts, parts, scales
-from penstock.bench.charts import Point, Series
-from penstock.bench.markup import element
+from penstock.bench import engine_charts, facts
 from penstock.bench.pairs import shape
-from penstock.bench.parts import Section, Table, beside, figure, listed, table
 from penstock.bench.recorded import Cell, Clock, Engines, Interval, Row
-from penstock.bench.scales import ms
+from penstock.pages import charts, parts, scales
+from penstock.pages.charts import Point, Series
+from penstock.pages.markup import element
+from penstock.pages.parts import Section, Table, beside, figure, listed, table
+from penstock.pages.scales import ms
 
 
 def title(result: Engines) -> str:
@@ -62,7 +63,7 @@ def _ceilings(result: Engines) -> list[Element]:
     if not content:
         content.append(element("p", "No share of a ceiling was recorded."))
     if result.ceiling:
-        content.append(listed(_peaks(result.ceiling)))
+        content.append(listed(facts.labelled(_peaks(result.ceiling))))
     return content
 
 

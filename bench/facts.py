@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,11 @@ def label(name: str) -> str:
     if first == "gpu":
         return "GPU" if rest in ("", "gpu") else f"GPU {label(rest)}"
     return name.replace("_", " ").replace(".", ", ")
+
+
+def labelled(found: Mapping[str, str]) -> dict[str, str]:
+    """Facts under the names that people read."""
+    return {label(name): value for name, value in found.items()}
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:

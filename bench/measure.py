@@ -286,9 +286,16 @@ def _prepare(rows: list[Row], result: Result) -> None:
 
 def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
     receipt = row.artifact.receipt
+    if receipt.task in ("regression", "multilabel"):
+        note = f"no accuracy: the task is {receipt.task}, whose figures penstock eval tells"
+        if note not in notes:
+            notes.append(note)
+        return
     try:
         if plan.data is not None:
-            data = datasets.read(plan.data, receipt.preprocess, receipt.labels)
+            data = datasets.read(
+                plan.data, receipt.preprocess, receipt.labels, task=receipt.task, dataset=receipt.dataset
+            )
             receipt.signature.check(data.inputs, limit_batch=False)
         else:
             data = evaluation.held_out(receipt.dataset, receipt.preprocess)

@@ -7,12 +7,13 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from penstock.bench import charts, loads, parts, scales
-from penstock.bench.charts import Bar, Point, Series
-from penstock.bench.markup import element
-from penstock.bench.parts import Table, beside, figure, table
+from penstock.bench import loads
 from penstock.bench.recorded import Run, Server
-from penstock.bench.scales import Scale, ms
+from penstock.pages import charts, parts, scales
+from penstock.pages.charts import Bar, Point, Series
+from penstock.pages.markup import element
+from penstock.pages.parts import Table, beside, figure, table
+from penstock.pages.scales import Scale, ms
 
 _TAILS = ("median", "p90", "p99")
 _STAGES = ("client", "network", "server", "queue", "compute")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from penstock.bench import facts, scales, server_charts
+from penstock.bench import facts, server_charts
 from penstock.bench.engine_page import interval
-from penstock.bench.markup import element
-from penstock.bench.parts import Section, Table, beside, listed, table
 from penstock.bench.recorded import Objective, Run, Server
-from penstock.bench.scales import ms
+from penstock.pages import scales
+from penstock.pages.markup import element
+from penstock.pages.parts import Section, Table, beside, listed, table
+from penstock.pages.scales import ms
 
 
 def title(result: Server) -> str:
@@ -70,7 +71,9 @@ def sections(result: Server) -> list[Section]:
         Section("stages", "Where the time goes", server_charts.stages(result)),
         Section("failures", "Failures", server_charts.failures(result)),
         Section("figures", "All figures", [_all(result), *_void(result)]),
-        Section("payload", "Payload and server", [listed(facts.of({**result.server, **_payload(result)}))]),
+        Section(
+            "payload", "Payload and server", [listed(facts.labelled(facts.of({**result.server, **_payload(result)})))]
+        ),
     ]
     return found
 

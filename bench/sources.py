@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact
+from penstock import artifact, datasets
+from penstock.arrays import join
 from penstock.bench import datafiles, payloads
 from penstock.bench.answers import NUMPY, Expected
 from penstock.bench.payloads import BINARY, FORMS, GRPC, IMAGE, JSON, Payload
 from penstock.bench.target import Target
 from penstock.errors import PenstockError, require
+from penstock.preprocess import ImagePreprocess, decode_image
 from penstock.receipt import Receipt
 from penstock.signature import Arrays
 
@@ -210,12 +212,22 @@ def _of_pictures(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
             f"--form {wanted.form}: pictures become numbers as a receipt says; give --artifact DIR, or --form {IMAGE}"
         )
     preprocess = _receipt(wanted.artifact).preprocess
-    if preprocess is None:
+    if not isinstance(preprocess, ImagePreprocess):
         raise PenstockError(f"--artifact {wanted.artifact}: its receipt does not say how pictures become numbers")
-    from penstock.preprocess import decode_image
-
     rows = [preprocess.apply(decode_image(file.read_bytes())) for file in files[: MOST * wanted.rows]]
     return _of_rows(target, wanted, {preprocess.input: np.concatenate(rows)}, source)
+
+
+def _of_tables(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
+    """Texts or table rows of CSV files, as the numbers that an artifact's receipt makes of them."""
+    if wanted.artifact is None:
+        raise PenstockError(
+            f"--data {wanted.data}: texts and table rows become numbers as a receipt says; give --artifact DIR"
+        )
+    receipt = _receipt(wanted.artifact)
+    told = (receipt.preprocess, receipt.labels)
+    read = [datasets.read(file, *told, task=receipt.task, dataset=receipt.dataset) for file in files[:MOST]]
+    return _of_rows(target, wanted, join([rows.inputs for rows in read]), str(wanted.data))
 
 
 def _of_arrays(target: Target, wanted: Wanted, files: list[Path]) -> Payloads:
@@ -299,4 +311,11 @@ def _receipt(path: Path) -> Receipt:
     return artifact.read(_version(path)).receipt
 
 
-_MADE = {"pictures": _of_pictures, "arrays": _of_arrays, "JSON": _of_json, "golden": _golden, "made": _made_up}
+_MADE = {
+    "pictures": _of_pictures,
+    "arrays": _of_arrays,
+    "tables": _of_tables,
+    "JSON": _of_json,
+    "golden": _golden,
+    "made": _made_up,
+}

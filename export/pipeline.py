@@ -165,7 +165,7 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
     wire = wires.of(request.checkpoint, card, pixels=request.pixels)
     given = None
     if request.data is not None:
-        given = datasets.read(request.data, wire.card.preprocess, card.labels)
+        given = datasets.read(request.data, wire.card.preprocess, card.labels, task=card.task, dataset=card.dataset)
     say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
     taking = replace(origin, card=wire.card)
     _check(request, taking, given, request.variants if needing_samples is None else needing_samples)

@@ -14,6 +14,7 @@ from penstock.export import wire as wires
 from penstock.export.proving import Terms
 from penstock.export.reference import refer
 from penstock.parity import Limits
+from penstock.preprocess import ImagePreprocess
 from penstock.replay import opened, show
 
 _OWN_LIMITS = {"--max-error", "--min-agreement", "--accuracy-drop"}
@@ -47,8 +48,10 @@ def verify(
     found = opened(folder, say, device)
     receipt = found.receipt
     origin = origins.opened(found, against, say, option="--against", model=model, allow_pickle=allow_pickle)
-    given = None if data is None else datasets.read(data, receipt.preprocess, receipt.labels)
-    pixels = receipt.preprocess is not None and receipt.preprocess.dtype == "uint8"
+    given = None
+    if data is not None:
+        given = datasets.read(data, receipt.preprocess, receipt.labels, task=receipt.task, dataset=receipt.dataset)
+    pixels = isinstance(receipt.preprocess, ImagePreprocess) and receipt.preprocess.dtype == "uint8"
     wire = wires.of(against, origin.card, pixels=pixels)
     if given is not None:
         receipt.signature.check(given.inputs, limit_batch=False)

@@ -25,6 +25,7 @@ from penstock.export.limits import Budget
 from penstock.export.quiet import quiet
 from penstock.export.reference import Extreme, Reference
 from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import ITEMS
 from penstock.runtimes.torch import TorchRunner
 from penstock.spool import spooled
 from penstock.synthetic import synthesize
@@ -110,7 +111,9 @@ def of(path: Path, card: Card, *, pixels: bool) -> Wire:
     """
     if not pixels:
         return Wire(card)
-    if card.preprocess is None:
+    if not isinstance(card.preprocess, ImagePreprocess):
+        if card.preprocess is not None:
+            raise PenstockError(f"--input uint8: {path} takes {ITEMS[card.preprocess.kind]}; it is of pictures alone")
         raise PenstockError(
             f"--input uint8: {path} records no preprocessing of pictures (checkpoints of `penstock train`, and image "
             "classifiers of torchvision and timm do), so that nothing tells how pixels become the model's numbers; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penstock.architecture import Architecture
-from penstock.datasets import DatasetSpec, Rows
+from penstock.data.specs import DatasetSpec
+from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess, fits
 from penstock.signature import Signature, first_message
+from penstock.textual import TextPreprocess
 
 SCHEMA = 1
 # Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
@@ -21,19 +24,24 @@ TRUSTED = "penstock.train.nets"
 
 
 class Card(BaseModel):
-    """What a penstock checkpoint says of itself beside its weights."""
+    """What a penstock checkpoint says of itself beside its weights.
+
+    `recipe` is what it was trained by and `facts` what was found when that began, both plain data of penstock.train's.
+    """
 
     model_config = ConfigDict(extra="forbid")
     penstock: int = SCHEMA
     name: str
     architecture: Architecture
     signature: Signature
-    preprocess: ImagePreprocess | None = None
+    preprocess: Preprocess | None = None
     labels: tuple[str, ...] | None = None
     task: str | None = None
     dataset: DatasetSpec | None = None
     metrics: dict[str, float] = {}
     versions: dict[str, str] = {}
+    recipe: dict[str, Any] | None = None
+    facts: dict[str, Any] | None = None
 
 
 def read(path: Path, content: dict[str, Any]) -> Card | None:
@@ -50,7 +58,7 @@ def read(path: Path, content: dict[str, Any]) -> Card | None:
     try:
         return Card.model_validate(fields)
     except ValidationError as error:
-        raise PenstockError(f"{path}: its description is damaged: {first_message(error)}") from None
+        raise PenstockError(f"{path}: its description is damaged: {first_message(error, Card)}") from None
 
 
 def trusted(target: str) -> bool:
@@ -59,20 +67,48 @@ def trusted(target: str) -> bool:
     return module == TRUSTED and name.isidentifier() and not name.startswith("_")
 
 
+def targets(architecture: Architecture) -> list[str]:
+    """What making an architecture imports: its own target, and those that arguments of penstock's own classes name."""
+    return list(_named(architecture.model_dump()))
+
+
+def _named(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if "target" in value:
+            yield str(value["target"])
+            if not trusted(str(value["target"])):
+                return  # what its arguments mean is its own affair
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _named(item)
+
+
 def check(path: Path, card: Card) -> None:
     """See that labels and preprocessing are of this model."""
-    inputs = {tensor.name: tensor for tensor in card.signature.inputs}
-    image = card.preprocess
-    if image is not None:
-        taken = inputs.get(image.input)
-        if taken is None or (taken.dtype, taken.shape[1:]) != (image.dtype, image.shape):
-            raise PenstockError(
-                f"{path}: its preprocessing makes {image.input!r} of {image.dtype}{list(image.shape)}; the inputs are "
-                f"{', '.join(map(str, card.signature.inputs))}"
-            )
+    held = card.preprocess
+    if held is not None and not fits(held, card.signature):
+        made = ", ".join(f"{tensor.name!r} of {tensor.dtype}{list(tensor.shape[1:])}" for tensor in held.tensors())
+        raise PenstockError(
+            f"{path}: its preprocessing makes {made}; the inputs are {', '.join(map(str, card.signature.inputs))}"
+        )
+    if isinstance(held, TextPreprocess):
+        _see_tokens(path, held, card.signature)
     classes = classes_of(card.signature, card.task)
     if card.labels is not None and isinstance(classes, int) and len(card.labels) != classes:
         raise PenstockError(f"{path}: has {len(card.labels)} labels; its first output has {classes} classes")
+
+
+def _see_tokens(path: Path, held: TextPreprocess, signature: Signature) -> None:
+    """See that the model has a place in its table for every token: one beyond it would end the run that it came in."""
+    known = signature.ranges.get(held.ids)
+    if known is None or isinstance(known.high, str):
+        return
+    if held.tokens - 1 > known.high:
+        raise PenstockError(
+            f"{path}: its tokenizer makes tokens 0 to {held.tokens - 1}; the model's {held.ids!r} takes 0 to "
+            f"{known.high:g}"
+        )
 
 
 def classes_of(signature: Signature, task: str | None) -> int | str | None:

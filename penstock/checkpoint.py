@@ -18,7 +18,7 @@ from torch import nn
 
 from penstock import architecture as architectures
 from penstock import card as cards
-from penstock import modules, probe, programs, proof, state, weights, zoo
+from penstock import modules, preprocessing, probe, programs, proof, state, weights, zoo
 from penstock.adapter import Call
 from penstock.architecture import Architecture
 from penstock.card import Card
@@ -209,17 +209,18 @@ def _architecture(content: Mapping[str, Any], card: Card | None, override: Overr
                 f"--model ./net.py:Net{_named_architecture(content)}"
             )
         return Architecture(target=override.model, kwargs={**_recorded(content, override.model), **override.model_args})
-    if override.model is not None:
+    named = cards.targets(card.architecture)
+    if override.model is not None and override.model not in named:
         # Arguments of the file's own go to the class that the file itself names, and to no other.
-        same = override.model == card.architecture.target
-        kwargs = override.model_args or (card.architecture.kwargs if same else {})
-        return Architecture(target=override.model, kwargs=kwargs)
-    if not cards.trusted(card.architecture.target):
-        raise PenstockError(
-            f"names the architecture {card.architecture.target!r}, whose import would run its code; "
-            f"if you trust it, give it yourself: --model {card.architecture.target}"
-        )
-    return Architecture(target=card.architecture.target, kwargs={**card.architecture.kwargs, **override.model_args})
+        return Architecture(target=override.model, kwargs=override.model_args)
+    for target in named:
+        if not cards.trusted(target) and target != override.model:
+            raise PenstockError(
+                f"names the architecture {target!r}, whose import would run its code; "
+                f"if you trust it, give it yourself: --model {target}"
+            )
+    own = {} if override.model_args and override.model == named[0] else card.architecture.kwargs
+    return Architecture(target=named[0], kwargs={**own, **override.model_args})
 
 
 def _named_architecture(content: Mapping[str, Any]) -> str:
@@ -357,9 +358,7 @@ def _fitting(card: Card, override: Override) -> Card:
     """The card without what a library knows of its model but the user's own inputs or outputs do not bear out."""
     if not override.inputs and not override.keep:
         return card
-    fits = {tensor.name: (tensor.dtype, tensor.shape[1:]) for tensor in card.signature.inputs}
-    image = card.preprocess
-    if image is not None and fits.get(image.input) != (image.dtype, image.shape):
+    if card.preprocess is not None and not preprocessing.fits(card.preprocess, card.signature):
         card = card.model_copy(update={"preprocess": None})
     if card.labels is not None and cards.classes_of(card.signature, card.task) != len(card.labels):
         card = card.model_copy(update={"labels": None, "task": None})

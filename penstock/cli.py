@@ -1,4 +1,4 @@
-"""The command line: train, eval, export, build, verify, inspect, diff, serve, keys, predict, check, bench, health."""
+"""The command line: its commands in the order of their help, errors in one line, signals as their senders expect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ import typer
 
 import penstock
 from penstock import options
-from penstock.commands import exporting, inspecting, keys, measuring, server, serving, training
+from penstock.commands import (
+    data,
+    exporting,
+    inspecting,
+    keys,
+    measuring,
+    predicting,
+    server,
+    serving,
+    sweeping,
+    training,
+)
 from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
@@ -100,6 +111,8 @@ def _root(
 # --help lists them in this order.
 app.command()(training.train)
 app.command(name="eval")(training.evaluate)
+app.command()(sweeping.sweep)
+app.add_typer(data.app, name="data")
 app.command()(exporting.export)
 app.command()(exporting.build)
 app.command()(exporting.verify)
@@ -107,7 +120,7 @@ app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
 app.command()(server.serve)
 app.add_typer(keys.app, name="keys")
-app.command()(serving.predict)
+app.command()(predicting.predict)
 app.command()(measuring.bench)
 app.command()(serving.health)
 app.command()(serving.check)

@@ -1,68 +1,44 @@
-"""Data sets by name: real samples for training, calibration, the gate and the accuracy column.
-
-A checkpoint and its receipts record a `DatasetSpec`; the same spec gives the same split on every machine.
-"""
+"""Rows: samples as a model takes them, of a data set's parts (`penstock.data`) or from what `--data` names."""
 
 from __future__ import annotations
 
-import errno
-import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from penstock.errors import PenstockError, require
+from penstock import arrayfiles, sheets
+from penstock.data.samples import Kind, Samples
+from penstock.data.specs import DatasetSpec
+from penstock.errors import PenstockError
 from penstock.preprocess import BadImage, ImagePreprocess
+from penstock.preprocessing import ITEMS, Preprocess
 from penstock.progress import bar
-from penstock.spool import LEAST, pick, spooled
+from penstock.spool import pick, spooled
+from penstock.tabular import BadRow
+from penstock.textual import BadText
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 # Rows read at a time.
 _CHUNK = 16
-_MAGIC = np.lib.format.MAGIC_PREFIX
-Part = Literal["train", "val", "test"]
-
-
-class DatasetSpec(BaseModel):
-    """A named data set and its seeded, stratified split; `val` and `test` are shares of the whole."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    name: Literal["digits"]
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    val: float = Field(default=0.1, gt=0, lt=1)
-    test: float = Field(default=0.2, gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _leaves_something_to_train_on(self) -> DatasetSpec:
-        if self.val + self.test >= 1:
-            raise ValueError(f"val + test is {self.val + self.test:g}; it must be under 1, to leave a training part")
-        return self
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Images uint8 `[n, height, width]` with their class numbers int64 `[n]`."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
+# The preprocessing that takes items of each kind.
+_TAKEN_BY: dict[Kind, str | None] = {"image": "image", "text": "text", "row": "table", "arrays": None}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Model-ready inputs by name, each `[n, …]`, with class numbers int64 `[n]` where they are known.
+    """Model-ready inputs by name, each `[n, …]`, with labels where they are known.
 
+    Labels are class numbers int64 `[n]` or, of a regression and of several labels a row, float32 `[n]` or `[n, k]`.
     Inputs are arrays or, where they are large, spools. `real` is False where they were drawn at random.
     """
 
     inputs: dict[str, NDArray[np.generic]]
-    labels: NDArray[np.int64] | None
+    labels: NDArray[Any] | None
     real: bool = True
 
     def __len__(self) -> int:
@@ -82,73 +58,126 @@ class Rows:
         )
 
 
-def load(spec: DatasetSpec) -> dict[Part, Samples]:
-    """The three parts of a data set.
+def rows(samples: Samples, preprocess: Preprocess | None) -> Rows:
+    """Samples as the model takes them: pictures in a spool where they are large, all else in memory.
+
+    Args:
+        samples: of any kind.
+        preprocess: of that kind; None for arrays, which are what the model takes.
 
     Raises:
-        PenstockError: the package that ships the data is not installed.
+        PenstockError: samples are of another kind than the model takes, or one cannot be read; with its place.
     """
-    require("sklearn", "bench", f"data set {spec.name!r}")
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    scans = load_digits()
-    # The scans hold 0..16 (ink counted in 4x4 blocks); as 8-bit grey they can be saved, uploaded and read back.
-    images = np.rint(scans.images * (255 / 16)).astype(np.uint8)
-    labels = scans.target.astype(np.int64)
-    share = spec.val / (1 - spec.test)
+    kind = None if preprocess is None else preprocess.kind
+    if _TAKEN_BY[samples.kind] != kind:
+        takes = "the arrays that it is given" if kind is None else ITEMS[kind]
+        given = ITEMS.get(_TAKEN_BY[samples.kind] or "", "arrays")
+        raise PenstockError(f"the data set holds {given}; the model's preprocessing takes {takes}")
+    if preprocess is None:
+        names = samples.items[0] if len(samples) else ()
+        return Rows({name: np.stack([item[name] for item in samples.items]) for name in names}, samples.labels)
+    if isinstance(preprocess, ImagePreprocess):
+        return Rows({preprocess.input: _images(samples, preprocess)}, samples.labels)
     try:
-        rest, test = train_test_split(
-            np.arange(len(labels)), test_size=spec.test, random_state=spec.seed, stratify=labels
-        )
-        train, val = train_test_split(rest, test_size=share, random_state=spec.seed, stratify=labels[rest])
-    except ValueError as error:
-        raise PenstockError(
-            f"dataset {spec.name}: val {spec.val} and test {spec.test} leave too little: {error}"
-        ) from None
-    parts: dict[Part, NDArray[np.int64]] = {"train": train, "val": val, "test": test}
-    return {part: Samples(images[index], labels[index]) for part, index in parts.items()}
+        return Rows(dict(preprocess.rows(list(samples.items))), samples.labels)
+    except BadText as error:
+        raise PenstockError(f"{samples.place(error.index)} {error.why}") from None
+    except BadRow as error:
+        raise PenstockError(f"{samples.place(error.index)}, column {error.column!r} {error.why}") from None
 
 
-def rows(samples: Samples, preprocess: ImagePreprocess) -> Rows:
-    """Samples as the model takes them."""
+def _images(samples: Samples, preprocess: ImagePreprocess) -> Any:
+    items = samples.items
     as_they_are = preprocess.mode == "L" and preprocess.resize_shorter is None
-    if as_they_are and samples.images.shape[1:] == (preprocess.height, preprocess.width):
-        return Rows({preprocess.input: preprocess.rows(samples.images)}, samples.labels)
+    if isinstance(items, np.ndarray) and as_they_are and items.shape[1:] == (preprocess.height, preprocess.width):
+        return preprocess.rows(items)
+    parts = (_image(samples, index, preprocess) for index in range(len(samples)))
+    return spooled(parts, len(samples), np.dtype(preprocess.dtype), preprocess.shape)
+
+
+def _image(samples: Samples, index: int, preprocess: ImagePreprocess) -> NDArray[Any]:
     from PIL import Image
 
-    arrays = [preprocess.apply(Image.fromarray(pixels)) for pixels in samples.images]
-    return Rows({preprocess.input: np.concatenate(arrays)}, samples.labels)
+    item = samples.items[index]
+    try:
+        if isinstance(item, bytes):
+            return preprocess.read(item)
+        return preprocess.apply(Image.fromarray(item))
+    except BadImage as error:
+        raise PenstockError(f"{samples.place(index)}: {error}") from None
 
 
-def read(path: Path, preprocess: ImagePreprocess | None, labels: tuple[str, ...] | None, limit: int = 2048) -> Rows:
-    """The rows behind `--data PATH`: an .npz file, a folder of .npy files, or a folder of pictures.
+def read(
+    path: Path,
+    preprocess: Preprocess | None,
+    labels: tuple[str, ...] | None,
+    limit: int = 2048,
+    *,
+    task: str | None = None,
+    dataset: DatasetSpec | None = None,
+) -> Rows:
+    """The rows behind `--data PATH`: .npz, a folder of .npy files or of pictures, or a CSV file of texts or table rows.
 
-    Arrays are one for each input, named after it, and class numbers under `labels` if they are known. Pictures are
-    PNG, JPEG, WebP, BMP or GIF files, in the folder or in folders inside it, read in the order of their paths; of more
-    than `limit`, only so many, evenly spread. A picture's class is its folder's name: the label of that name or, where
-    all such names are digits, the class of that number; the classes are not known if the names are neither.
+    Arrays are one for each input, named after it, and class numbers under `labels` if they are known; a regression's
+    are numbers, and those of several labels a row numbers for each. Pictures are PNG, JPEG, WebP, BMP or GIF files, in
+    the folder or in folders inside it, read in the order of their paths; of more than `limit`, only so many, evenly
+    spread. A picture's class is its folder's name: the label of that name or, where all such names are digits, the
+    class of that number; the classes are not known if the names are neither. CSV files are `penstock.sheets`'s.
 
     Args:
         path: the file or folder.
-        preprocess: how a picture becomes the model's input, if that is recorded.
+        preprocess: how a picture, a text or a row becomes the model's input, if that is recorded.
         labels: the names of the model's classes, if they are known.
         limit: the most pictures.
+        task: the model's.
+        dataset: that it was trained on, which names a table's columns.
 
     Raises:
-        PenstockError: there is nothing to read, a file cannot be read, arrays are no rows, or there are pictures and
-            no preprocessing.
+        PenstockError: there is nothing to read, a file cannot be read, arrays are no rows, or files are of another kind
+            than the recorded preprocessing, or there is none.
     """
     if not path.is_dir():
-        return read_npz(path)
+        if path.suffix.lower() == ".csv":
+            return _from_sheet(path, preprocess, labels, task, dataset)
+        return read_npz(path, task)
     pictures, arrays = _pictures(path), sorted(path.glob("[!.]*.npy"))
     if pictures and arrays:
         raise PenstockError(f"--data {path}: holds pictures and .npy files; give a folder of the one or the other")
     if pictures:
+        if preprocess is not None and not isinstance(preprocess, ImagePreprocess):
+            raise PenstockError(f"--data {path}: holds pictures; {_takes(preprocess)}")
         return _from_pictures(path, pictures, preprocess, labels, limit)
     if arrays:
-        return _checked(path, {file.stem: _read_npy(file) for file in arrays})
+        return _checked(path, {file.stem: arrayfiles.read_npy(file) for file in arrays}, task)
     raise PenstockError(f"--data {path}: holds no .npy files, and no pictures ({', '.join(PICTURES)})")
+
+
+def _takes(preprocess: Preprocess) -> str:
+    """What a model takes, for the sentence that refuses something else."""
+    if isinstance(preprocess, ImagePreprocess):
+        return "the model takes pictures: give a folder of them"
+    columns = (
+        "with a column 'text'" if preprocess.kind == "text" else f"with the columns {sheets.some(preprocess.names)}"
+    )
+    return f"the model takes {ITEMS[preprocess.kind]}: give a CSV file {columns}"
+
+
+def _from_sheet(
+    path: Path,
+    preprocess: Preprocess | None,
+    labels: tuple[str, ...] | None,
+    task: str | None,
+    dataset: DatasetSpec | None,
+) -> Rows:
+    if preprocess is None:
+        raise PenstockError(
+            f"--data {path}: how texts or table rows become this model's numbers is not recorded; give those, an .npz "
+            "file with an array for each input, by name"
+        )
+    if isinstance(preprocess, ImagePreprocess):
+        raise PenstockError(f"--data {path}: is a table; {_takes(preprocess)}")
+    inputs, answers = sheets.read(path, preprocess, labels, task, dataset)
+    return Rows(dict(inputs), answers)
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -208,92 +237,52 @@ def _class_numbers(path: Path, pictures: Sequence[Path], labels: Sequence[str] |
     return None
 
 
-def _read_npy(file: Path) -> NDArray[np.generic]:
-    with _reading(file, ".npy file of one plain array"), file.open("rb") as opened:
-        return np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
-
-
-def read_npz(path: Path) -> Rows:
-    """Rows from an .npz file with one array for each input, by name, and class numbers under `labels`, if known.
+def read_npz(path: Path, task: str | None = None) -> Rows:
+    """Rows from an .npz file with one array for each input, by name, and labels of the task, if known.
 
     Raises:
         PenstockError: the file is missing, not an .npz, holds pickled objects or arrays of different lengths.
     """
-    with _reading(path, ".npz file of plain arrays"), np.load(path, allow_pickle=False) as archive:
-        arrays = {name: _array(archive, name) for name in archive.files}
-    return _checked(path, arrays)
+    return _checked(path, arrayfiles.read_npz(path), task)
 
 
-def _array(archive: Any, name: str) -> Any:
-    """An array of an .npz file; a large one goes to a spool without ever being whole in memory."""
-    entry = f"{name}.npy"
-    if entry not in archive.zip.namelist():
-        return np.asarray(archive[name])
-    with archive.zip.open(entry) as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            return np.asarray(archive[name])
-    with archive.zip.open(entry) as file:
-        shape, by_columns, dtype = npy_header(file)
-        if not shape or by_columns or dtype.hasobject or math.prod(shape) * dtype.itemsize < LEAST:
-            return np.asarray(archive[name])
-        return spooled(_parts(file, shape, dtype), shape[0], dtype, shape[1:])
+def _checked(path: Path, arrays: dict[str, Any], task: str | None = None) -> Rows:
+    """Arrays as rows: of numbers, and all of one length."""
+    given = arrays.get("labels")
+    labels = None if given is None else _labels(path, given, task)
+    see_rows(f"--data {path}", arrays)
+    return Rows({name: array for name, array in arrays.items() if name != "labels"}, labels)
 
 
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The shape of a .npy file's array, whether it lies by columns, and its dtype; the file is read up to its numbers.
+def see_rows(where: str, arrays: Mapping[str, Any]) -> None:
+    """See that arrays, by name, are rows: numbers, at least one beside `labels`, all of one length.
 
     Raises:
-        ValueError: it is no such file.
+        PenstockError: they are not; the error begins with `where`.
     """
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
-
-
-def _parts(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    row = math.prod(shape[1:]) * dtype.itemsize
-    for start in range(0, shape[0], _CHUNK):
-        count = min(_CHUNK, shape[0] - start)
-        data = file.read(count * row)
-        if len(data) < count * row:
-            raise EOFError("it ends before its last row")
-        yield np.frombuffer(data, dtype).reshape(count, *shape[1:])
-
-
-@contextmanager
-def _reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn numpy's refusal of a file into one sentence."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise PenstockError(f"--data {path}: no such file") from None
-    except (OSError, ValueError, EOFError, AttributeError, TypeError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise  # a spool's, not the file's
-        # numpy takes anything for pickled objects, and says how to load them, which nobody should.
-        reason = "" if "pickle" in str(error) else f" ({error})"
-        raise PenstockError(f"--data {path}: not an {kind}{reason}") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # zipfile.BadZipFile, zlib.error: a damaged archive
-        raise PenstockError(f"--data {path}: damaged {kind.split()[0]} file ({error})") from None
-
-
-def _checked(path: Path, arrays: dict[str, NDArray[np.generic]]) -> Rows:
-    """Arrays as rows: of numbers, and all of one length."""
     unread = [name for name, array in arrays.items() if array.dtype.kind not in "biuf"]
     if unread:
-        raise PenstockError(f"--data {path}: {unread[0]!r} holds no numbers")
-    labels = arrays.pop("labels", None)
-    if not arrays:
-        raise PenstockError(f"--data {path}: holds no input arrays; name each after an input of the model")
+        raise PenstockError(f"{where}: {unread[0]!r} holds no numbers")
+    if not arrays.keys() - {"labels"}:
+        raise PenstockError(f"{where}: holds no input arrays; name each after an input of the model")
     lengths = {name: len(array) if array.ndim else -1 for name, array in arrays.items()}
-    if labels is not None:
-        if labels.ndim != 1:
-            raise PenstockError(f"--data {path}: labels have shape {list(labels.shape)}; they must be one for each row")
-        lengths["labels"] = len(labels)
-        if not np.issubdtype(labels.dtype, np.integer):
-            raise PenstockError(f"--data {path}: labels have dtype {labels.dtype}; they must be integers")
     if len(set(lengths.values())) != 1 or min(lengths.values()) < 1:
-        raise PenstockError(f"--data {path}: arrays must have the same number of rows, at least 1, not {lengths}")
-    return Rows(arrays, None if labels is None else np.asarray(labels).astype(np.int64))
+        raise PenstockError(f"{where}: arrays must have the same number of rows, at least 1, not {lengths}")
+
+
+def _labels(path: Path, given: NDArray[np.generic], task: str | None) -> NDArray[Any]:
+    """Class numbers int64 `[n]`; of a regression float32 `[n]` or `[n, k]`, of several labels a row `[n, k]`."""
+    ranks = {"regression": (1, 2), "multilabel": (2,)}.get(task or "", (1,))
+    if given.dtype.kind not in "biuf":
+        raise PenstockError(f"--data {path}: 'labels' holds no numbers")
+    if given.ndim not in ranks:
+        rule = "one for each label of each row" if task == "multilabel" else "one for each row"
+        raise PenstockError(f"--data {path}: labels have shape {list(given.shape)}; they must be {rule}")
+    if task in ("regression", "multilabel"):
+        numbers = np.asarray(given).astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise PenstockError(f"--data {path}: labels hold NaN or infinity; they must be numbers")
+        return numbers
+    if not np.issubdtype(given.dtype, np.integer):
+        raise PenstockError(f"--data {path}: labels have dtype {given.dtype}; they must be integers")
+    return np.asarray(given).astype(np.int64)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess
 from penstock.signature import Signature
 
 
@@ -39,9 +40,9 @@ class Decoding(nn.Module):
         return self.inner(*inputs[: self.place], numbers, *inputs[self.place + 1 :])
 
 
-def before(module: nn.Module, signature: Signature, image: ImagePreprocess | None) -> nn.Module:
+def before(module: nn.Module, signature: Signature, image: Preprocess | None) -> nn.Module:
     """`module`, which takes a signature's tensors by position, with its pictures as uint8 where `image` says so."""
-    if image is None or image.dtype != "uint8":
+    if not isinstance(image, ImagePreprocess) or image.dtype != "uint8":
         return module
     names: Sequence[str] = [tensor.name for tensor in signature.inputs]
     decoding = Decoding(module, names.index(image.input), image)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 # Told each step of long work, in a line.
@@ -38,6 +39,19 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names in a sentence: the first few, and how many more there are."""
+    shown = list(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return f"{', '.join(shown[:most])}{more}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to add to "there is no such name": the nearest that there are, or nothing."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def require(module: str, extra: str, why: str) -> ModuleType:

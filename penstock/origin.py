@@ -9,6 +9,7 @@ from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint, Override
 from penstock.errors import PenstockError, Say
 from penstock.files import sha256
+from penstock.preprocess import ImagePreprocess
 from penstock.receipt import Source
 from penstock.signature import Signature
 from penstock.state import Choice
@@ -39,7 +40,7 @@ def opened(
     if code is not None and source.code is not None and sha256(code) != source.code:
         say(f"note: {code} has changed since")
     ours, theirs, image = found.receipt.signature, origin.card.signature, found.receipt.preprocess
-    if image is not None and image.dtype == "uint8":
+    if isinstance(image, ImagePreprocess) and image.dtype == "uint8":
         theirs = image.contract(theirs)
     if (ours.inputs, ours.outputs, ours.dims) != (theirs.inputs, theirs.outputs, theirs.dims):
         raise PenstockError(

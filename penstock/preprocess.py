@@ -81,6 +81,10 @@ class ImagePreprocess(BaseModel):
             return self.height, self.width, self.channels
         return self.channels, self.height, self.width
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The input that pictures become."""
+        return (Tensor(name=self.input, dtype=self.dtype, shape=("batch", *self.shape)),)
+
     def contract(self, signature: Signature) -> Signature:
         """A signature with its input for pictures of this dtype and shape, and of any values."""
         inputs = tuple(

@@ -75,7 +75,7 @@ def load(module: nn.Module, found: Found, choice: Choice | None = None) -> Proof
         )
     expected = module.state_dict()
     total = len(state)
-    state, prefix = _named_as(_under(state, choice.prefix), set(expected))
+    state, prefix = named_as(_under(state, choice.prefix), set(expected))
     prefix = (choice.prefix or "") + prefix
     outside = total - len(state)
     initial = _left_initial(state, expected, choice.partial)
@@ -187,7 +187,7 @@ def _under(state: State, prefix: str | None) -> State:
     return under
 
 
-def _named_as(state: State, expected: set[str]) -> tuple[State, str]:
+def named_as(state: State, expected: set[str]) -> tuple[State, str]:
     """The state with the wrappers' parts of its names taken away, as far as that makes them the expected ones."""
     best: tuple[State, str] = (state, "")
     for candidate, prefix in _renamed(state, expected):

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from penstock.datasets import DatasetSpec
+from penstock.data.specs import DatasetSpec
 from penstock.parity import Distance, Limits
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess
 from penstock.signature import Signature
 
 SCHEMA = 2
@@ -156,7 +156,7 @@ class Receipt(BaseModel):
     files: dict[str, FileDigest]
     source: Source
     signature: Signature
-    preprocess: ImagePreprocess | None = None
+    preprocess: Preprocess | None = None
     labels: tuple[str, ...] | None = None
     task: str | None = None
     dataset: DatasetSpec | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from penstock.errors import PenstockError
+from penstock.fields import first_message as first_message
 
 # numpy's name of each dtype -> the Open Inference Protocol's name of it.
 V2_DTYPES = {
@@ -272,16 +273,3 @@ def _served(given: Any) -> Any:
 def _shown(tensor: Tensor, array: NDArray[np.generic]) -> str:
     sizes = ", ".join(map(str, tensor.shape))
     return f"input {tensor.name!r} has shape {list(array.shape)}; it must be [{sizes}]"
-
-
-def first_message(error: Exception) -> str:
-    """The first complaint of a pydantic error, without pydantic's own frame around it."""
-    errors = getattr(error, "errors", None)
-    if errors is None:
-        return str(error)
-    first = errors()[0]
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] not in ("value_error", "missing"):  # our own rules name the value themselves
-        message = f"{first['input']!r:.60}: {message}"
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {message}" if where else message

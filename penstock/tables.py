@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 from penstock.errors import PenstockError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_UNDECODED = re.compile("[\udc80-\udcff]")
+_LONGEST_LINE = 1 << 24
 _FORMULA = "=+-@\t\r\n"
 
 
@@ -35,6 +39,38 @@ def records(data: bytes) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, [cell.strip() for cell in record]
     except csv.Error as error:
         raise BadTable(f"line {reader.line_num} of the table is no CSV: {error}") from None
+
+
+def stream(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """As `records`, of a file that is read as they are asked for; each comes with the number of its first line.
+
+    Raises:
+        BadTable: as `records`, or a line has more than 16 Mi characters.
+        OSError: the file cannot be read.
+    """
+    # What is no UTF-8 is decoded to lone surrogates: an error would name no line, since files are decoded in blocks.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader, first = csv.reader(_lines(file), delimiter=delimiter, strict=True), 1
+        try:
+            for record in reader:
+                if record:
+                    yield first, [cell.strip() for cell in record]
+                first = reader.line_num + 1
+        except csv.Error as error:
+            last = f", by line {reader.line_num}" if reader.line_num > first else ""
+            raise BadTable(f"line {first} of the table is no CSV: {error}{last}") from None
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    for number in itertools.count(1):
+        line = file.readline(_LONGEST_LINE)
+        if not line:
+            return
+        if not line.isascii() and (byte := _UNDECODED.search(line)):
+            raise BadTable(f"line {number} of the table is not UTF-8: byte {ord(byte[0]) - 0xDC00:#04x}")
+        if len(line) == _LONGEST_LINE and line[-1] not in "\r\n":
+            raise BadTable(f"line {number} of the table has more than {_LONGEST_LINE} characters")
+        yield line
 
 
 def is_number(text: str) -> bool:

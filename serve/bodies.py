@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from fastapi import Request
+from pydantic import TypeAdapter
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess
 from penstock.serve import fields, inflating, predict, protocol, reader
 from penstock.serve.errors import RequestError
 from penstock.serve.model import Model
@@ -82,13 +84,13 @@ def _of_long_json(data: memoryview, header_length: str | None, kind: str) -> boo
 
 
 async def _read_elsewhere(data: memoryview, header_length: str | None, model: Model, bounds: Bounds) -> Inputs:
-    preprocess = model.receipt.preprocess if model.receipt else None
+    preprocess = predict.of(model)
     told = {
         "header_length": header_length,
         "bounds": asdict(bounds),
         "name": model.name,
         "signature": model.signature.model_dump(mode="json"),
-        "preprocess": preprocess and preprocess.model_dump(mode="json", by_alias=True),
+        "preprocess": None if preprocess is None else preprocess.model_dump_json(),
         "most_rows": model.scheduler.max_queue_rows,
     }
     _, inputs = await reader.READER.call("predict", data, told, timeout_s=model.limits.timeout_s)
@@ -111,13 +113,20 @@ def long_inputs(data: memoryview, told: dict[str, Any]) -> Inputs:
     Raises:
         RequestError, BadTable: naming the field, the value and the rule.
     """
-    preprocess = None if told["preprocess"] is None else ImagePreprocess.model_validate(told["preprocess"])
+    preprocess = None if told["preprocess"] is None else _preprocess(told["preprocess"])
     receipt = SimpleNamespace(preprocess=preprocess)
     most_rows = SimpleNamespace(max_queue_rows=told["most_rows"])
     model: Any = _Told(told["name"], served(told["signature"]), receipt, most_rows)
     if told["header_length"] is not None:
         return _binary(data, told["header_length"], model)
     return predict.json_inputs(model, data, Bounds(**told["bounds"]))
+
+
+@lru_cache(maxsize=8)
+def _preprocess(text: str) -> Preprocess:
+    """What a model's receipt records, which holds a whole tokenizer where it is of texts."""
+    found: Preprocess = TypeAdapter(Preprocess).validate_json(text)
+    return found
 
 
 async def _decoded(times: Times, decoding: Awaitable[Inputs]) -> Inputs:

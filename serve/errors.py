@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from penstock.errors import PenstockError
+from penstock.predictions import NoMap
 from penstock.preprocess import BadImage
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
@@ -40,6 +41,7 @@ _STATUS: dict[type[PenstockError], int] = {
     RejectedInput: 400,
     BadImage: 400,
     BadTable: 400,
+    NoMap: 422,
     QueueFull: 503,
     Closed: 503,
     Unmeetable: 503,

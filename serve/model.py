@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import artifact, trial
+from penstock import artifact, preprocessing, trial
 from penstock.arrays import take
 from penstock.artifact import MODEL_NAME
 from penstock.errors import PenstockError
-from penstock.preprocess import decode_image
 from penstock.receipt import Receipt
 from penstock.runtimes import Runner
 from penstock.serve.batches import LAST, Item, Reply
@@ -32,12 +31,6 @@ from penstock.serve.splits import Split
 from penstock.serve.statistics import Statistics, Told
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
-
-# A PNG of one black pixel.
-_DOT = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
-    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
-)
 
 _ids = itertools.count(1)
 
@@ -243,8 +236,7 @@ def load(path: Path, limits: Limits, metrics: Metrics) -> Model:
             f"{receipt.name}/{receipt.version}; to go back to an older version, take out those above it"
         )
     if receipt.preprocess is not None:
-        # Pillow loads its decoders with the first picture, which no client should wait for.
-        receipt.preprocess.apply(decode_image(_DOT))
+        preprocessing.warm(receipt.preprocess)
 
     engine = receipt.runtime == "tensorrt"
     if limits.instances is None:

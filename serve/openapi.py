@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import io
-import math
 import re
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from penstock.preprocess import ImagePreprocess
-from penstock.serve import answers, predict, protocol, rights, rows
+from penstock.preprocessing import Preprocess
+from penstock.serve import answers, examples, predict, recorded, rights
 from penstock.serve.model import Model
 from penstock.serve.repository import Repository
-from penstock.serve.tensors import BINARY_ONLY
-from penstock.signature import SERVED_DTYPES, Signature, Tensor
-from penstock.synthetic import synthesize
+from penstock.tabular import TablePreprocess
+from penstock.textual import TextPreprocess
 
-# Numbers that a body may hold to be shown whole.
-_MOST_SHOWN = 128
 _BINARY_STRING = {"type": "string", "format": "binary"}
 _TIMING = {"Server-Timing": {"description": "decode, queue, compute and total, in ms", "schema": {"type": "string"}}}
 _TENSORS = {"type": "array", "items": {"type": "object"}}
@@ -141,7 +134,7 @@ def describe(app: FastAPI, repository: Repository, *, keyed: bool = False) -> di
         if path == "/predict/{name}":
             _show_predict(operation, models)
         elif path.endswith("/infer"):
-            made = {model.name: infer_example(model.signature) for model in models}
+            made = {model.name: examples.infer_example(model.signature) for model in models}
             shown = {name: example for name, example in made.items() if example is not None}
             operation["requestBody"]["content"]["application/json"]["examples"] = shown
         else:
@@ -182,114 +175,29 @@ def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:
     content["application/json"]["examples"] = {
         f"{model.name}.{form}": {"summary": f"{model.name} by {form}", "value": {form: value}}
         for model in models
-        for form, value in predict_examples(model).items()
+        for form, value in examples.predict_examples(model).items()
     }
-    tables = {model.name: {"value": text} for model in models if (text := _csv(model))}
+    tables = {model.name: {"value": text} for model in models if (text := examples.csv_example(model))}
     if tables:
         content["text/csv"]["examples"] = tables
-    readings = [
-        f"{model.name} takes images, read as {_reading(model.receipt.preprocess)}."
-        for model in models
-        if model.receipt and model.receipt.preprocess
-    ]
-    form = content["multipart/form-data"]["schema"]
-    form["description"] = " ".join(["One image file or several, each answered in order.", *readings])
-
-
-def _reading(image: ImagePreprocess) -> str:
-    colour = "grey" if image.mode == "L" else "RGB"
-    cut = f", cut from the centre of a shorter side of {image.resize_shorter}" if image.resize_shorter else ""
-    return f"{image.width} x {image.height} pixels in {colour}{cut}"
-
-
-def predict_examples(model: Model) -> dict[str, Any]:
-    """JSON bodies that a model answers, by the form that they are in: what stands under its name."""
-    found: dict[str, Any] = {}
-    if model.receipt and model.receipt.preprocess:
-        found["image"] = base64.b64encode(_picture()).decode()
-    if predict.takes_text(model):
-        found["text"] = "Water flows."
-    held, inputs = rows.columns(model.signature), example_inputs(model.signature)
-    if inputs is None:
-        return found
-    if held is not None:
-        found["row"] = (
-            {name: _first(inputs[name]) for name in held.names} if held.names else inputs[held.tensors[0].name][0]
-        )
-    found["inputs"] = inputs
-    return found
-
-
-def _csv(model: Model) -> str:
-    """A table with a header that a model answers, or nothing."""
-    held, inputs = rows.columns(model.signature), example_inputs(model.signature)
-    if held is None or inputs is None:
-        return ""
-    names = held.names or [f"column{number + 1}" for number in range(held.count)]
-    values = [_first(inputs[name]) for name in held.names] if held.names else inputs[held.tensors[0].name][0]
-    return f"{','.join(names)}\n{','.join(str(value).lower() for value in values)}\n"
-
-
-def _first(rows: Any) -> Any:
-    """The value in a column's only row."""
-    return _first(rows[0]) if isinstance(rows, list) else rows
-
-
-def example_inputs(signature: Signature) -> dict[str, Any] | None:
-    """Inputs of the smallest sizes as lists, or None where they are too many to read."""
-    sizes = {name: dim.min for name, dim in signature.dims.items()}
-    shapes = {tensor.name: _shape(tensor, sizes) for tensor in signature.inputs}
-    if sum(map(math.prod, shapes.values())) > _MOST_SHOWN:
-        return None
-    numbers = tuple(
-        tensor.model_copy(update={"dtype": "float32"} if tensor.dtype == "bfloat16" else {})
-        for tensor in signature.inputs
-        if tensor.dtype != "object"
+    readings = {model.name: _reading(held) for model in models if (held := predict.of(model)) is not None}
+    pictures = {model.name for model in models if isinstance(predict.of(model), ImagePreprocess)}
+    form, held = content["multipart/form-data"]["schema"], content["application/json"]["schema"]
+    form["description"] = " ".join(
+        [
+            "One image file or several, each answered in order.",
+            *(f"{name} takes {text}." for name, text in readings.items() if name in pictures),
+        ]
     )
-    drawn = synthesize(signature.model_copy(update={"inputs": numbers}), sizes).inputs if numbers else {}
-    texts = {name: np.full(shape, "text", object) for name, shape in shapes.items() if name not in drawn}
-    return {tensor.name: _listed({**drawn, **texts}[tensor.name]) for tensor in signature.inputs}
+    others = [f"{name} takes {text}." for name, text in readings.items() if name not in pictures]
+    held["description"] = " ".join([held["description"], *others])
 
 
-def _listed(array: Any) -> Any:
-    return (array.astype(np.float64).round(3) if array.dtype.kind == "f" else array).tolist()
-
-
-def _shape(tensor: Tensor, sizes: dict[str, int]) -> list[int]:
-    return [sizes[size] if isinstance(size, str) else size for size in tensor.shape]
-
-
-def infer_example(signature: Signature) -> dict[str, Any] | None:
-    """An infer request; of a model with many numbers, or with 16-bit floats, the JSON that its bytes follow.
-
-    None for one of so much text.
-    """
-    sizes = {name: dim.min for name, dim in signature.dims.items()}
-    half = any(tensor.dtype in BINARY_ONLY for tensor in signature.inputs)
-    inputs = None if half else example_inputs(signature)
-    if inputs is None and any(tensor.dtype == "object" for tensor in signature.inputs):
-        return None
-    listed, total = [], 0
-    for tensor in signature.inputs:
-        shape = _shape(tensor, sizes)
-        entry = {"name": tensor.name, "datatype": SERVED_DTYPES[tensor.dtype], "shape": shape}
-        if inputs is None:
-            size = math.prod(shape) * np.dtype(tensor.dtype).itemsize
-            total += size
-            listed.append({**entry, "parameters": {"binary_data_size": size}})
-        else:
-            listed.append({**entry, "data": inputs[tensor.name]})
-    said = (
-        f"the JSON, of {protocol.HEADER_LENGTH}, before {total} bytes of numbers" if inputs is None else "all in JSON"
-    )
-    return {"summary": said, "value": {"inputs": listed}}
-
-
-@lru_cache(1)
-def _picture() -> bytes:
-    """A small picture, which is resized to what a model takes."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)).save(buffer, "PNG")
-    return buffer.getvalue()
+def _reading(held: Preprocess) -> str:
+    if isinstance(held, TextPreprocess):
+        return f"texts, of which it reads the first {held.length} tokens"
+    if isinstance(held, TablePreprocess):
+        return f"table rows, {recorded.columns_of(held)}"
+    colour = "grey" if held.mode == "L" else "RGB"
+    cut = f", cut from the centre of a shorter side of {held.resize_shorter}" if held.resize_shorter else ""
+    return f"images, read as {held.width} x {held.height} pixels in {colour}{cut}"

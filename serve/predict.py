@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.preprocess import MAX_PIXELS, BadImage, TooManyPixels
-from penstock.serve import rows
+from penstock import sheets
+from penstock.preprocess import MAX_PIXELS, BadImage, ImagePreprocess, TooManyPixels
+from penstock.preprocessing import Preprocess
+from penstock.serve import recorded, rows
 from penstock.serve.errors import RequestError
 from penstock.serve.fields import parse_json
 from penstock.serve.model import Model
 from penstock.serve.tensors import from_json
 from penstock.signature import Tensor
+from penstock.tabular import TablePreprocess
+from penstock.textual import TextPreprocess
 
 Inputs = dict[str, NDArray[np.generic]]
 FORMS = ("inputs", "image", "images", "text", "texts", "row", "rows")
@@ -48,14 +52,19 @@ class Picture:
     where: str = ""
 
 
+def of(model: Model) -> Preprocess | None:
+    """How pictures, texts or table rows become a model's inputs, where its receipt records that."""
+    return model.receipt.preprocess if model.receipt else None
+
+
 def image_inputs(model: Model, pictures: Sequence[Picture], bounds: Bounds) -> Inputs:
     """Decode images, and preprocess them as the model was trained: one row each, in order.
 
     Raises:
         RequestError: the model takes no images; BadImage: one is none, with where it stands.
     """
-    preprocess = model.receipt.preprocess if model.receipt else None
-    if preprocess is None:
+    preprocess = of(model)
+    if not isinstance(preprocess, ImagePreprocess):
         raise _not_taken(model, "records no image preprocessing")
     found = []
     for picture in pictures:
@@ -68,7 +77,7 @@ def image_inputs(model: Model, pictures: Sequence[Picture], bounds: Bounds) -> I
 
 
 def takes_text(model: Model) -> Tensor | None:
-    """The input that text is given to: a model's only one, if it holds strings. No artifact records a tokenizer."""
+    """The input that text is given to as it is: a model's only one, if it holds strings."""
     inputs = model.signature.inputs
     strings = len(inputs) == 1 and inputs[0].dtype == "object"
     flat = all(size == 1 for size in inputs[0].shape[1:])
@@ -76,11 +85,14 @@ def takes_text(model: Model) -> Tensor | None:
 
 
 def text_inputs(model: Model, texts: Sequence[str]) -> Inputs:
-    """Texts for a model that takes them as they are, one row each.
+    """Texts for a model that takes them as they are, or records how they become numbers: one row each.
 
     Raises:
         RequestError: it takes numbers, and says with nothing how texts become such.
     """
+    held = of(model)
+    if isinstance(held, TextPreprocess):
+        return recorded.text_inputs(held, texts, model.scheduler.max_queue_rows)
     tensor = takes_text(model)
     if tensor is None:
         raise _not_taken(model, "takes no text: it records no tokenizer")
@@ -94,21 +106,30 @@ def row_inputs(model: Model, listed: Sequence[Any]) -> Inputs:
     Raises:
         RequestError: the model takes no rows, or a row is none of its.
     """
+    held = of(model)
+    if isinstance(held, TablePreprocess):
+        return recorded.row_inputs(held, listed, model.scheduler.max_queue_rows)
     return rows.from_rows(_columns(model), listed, model.scheduler.max_queue_rows)
 
 
 def csv_inputs(model: Model, data: bytes) -> Inputs:
-    """The rows of a CSV file.
+    """The rows of a CSV file, or its texts, for a model that takes those.
 
     Raises:
-        RequestError, BadTable: the model takes no rows, or the file holds none of its.
+        RequestError, BadTable: the model takes neither, or the file holds none of its.
     """
+    held, most = of(model), model.scheduler.max_queue_rows
+    if isinstance(held, TablePreprocess):
+        return recorded.csv_rows(held, data, most)
+    if isinstance(held, TextPreprocess):
+        assert model.receipt is not None
+        return recorded.csv_texts(held, data, sheets.text_columns(model.receipt.dataset), most)
     return rows.from_csv(_columns(model), data, model.scheduler.max_queue_rows)
 
 
 def _columns(model: Model) -> rows.Columns:
     held = rows.columns(model.signature)
-    if held is None:
+    if held is None or isinstance(of(model), TextPreprocess):
         raise _not_taken(model, "takes no table rows")
     return held
 
@@ -202,10 +223,16 @@ _NO_SPACE = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _not_taken(model: Model, why: str) -> RequestError:
-    if model.receipt is not None and model.receipt.preprocess is not None:
-        how = 'send the file of one, or JSON with one in base64: {"image": …}'
-        return RequestError(f"model {model.name!r} {why}; it takes pictures: {how}", 415)
-    return RequestError(f"model {model.name!r} {why}; send its tensors as JSON: {example(model)}", 415)
+    held = of(model)
+    if held is None:
+        return RequestError(f"model {model.name!r} {why}; send its tensors as JSON: {example(model)}", 415)
+    if isinstance(held, TextPreprocess):
+        how = 'it takes texts: send {"text": …} or {"texts": […]} as JSON, or a CSV file'
+    elif isinstance(held, TablePreprocess):
+        how = f'it takes table rows: send {{"row": {{"{held.names[0]}": …}}}} or {{"rows": […]}} as JSON, or a CSV file'
+    else:
+        how = 'it takes pictures: send the file of one, or JSON with one in base64: {"image": …}'
+    return RequestError(f"model {model.name!r} {why}; {how}", 415)
 
 
 def example(model: Model) -> str:

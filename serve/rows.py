@@ -61,20 +61,26 @@ def from_rows(held: Columns, rows: Sequence[Any], most: int) -> Inputs:
         RequestError: a row lacks a column, has one that is unknown, or holds what is not of the column's datatype.
     """
     if len(rows) > most:
-        raise _too_many("rows", most)
-    listed = [_listed(held, row, f"rows[{index}]") for index, row in enumerate(rows)]
+        raise too_many("rows", most)
+    found = [listed(held, row, f"rows[{index}]") for index, row in enumerate(rows)]
 
     def place(row: int, column: int) -> str:
         return f"rows[{row}].{held.names[column]}" if held.names else f"rows[{row}][{column}]"
 
-    return _arrays(held, listed, place)
+    return _arrays(held, found, place)
 
 
-def _too_many(what: str, most: int) -> RequestError:
+def too_many(what: str, most: int) -> RequestError:
+    """The refusal of more rows than may wait."""
     return RequestError(f"{what} holds more than {most} rows, as many as the queue; send fewer at once")
 
 
-def _listed(held: Columns, row: Any, where: str) -> list[Any]:
+def listed(held: Columns, row: Any, where: str) -> list[Any]:
+    """A row's values in the order of the columns.
+
+    Raises:
+        RequestError: it lacks a column, or has one that is unknown; `where` says which row it is.
+    """
     if isinstance(row, dict):
         if held.names is None:
             raise RequestError(f"{where} is an object, and the model records no columns' names; a row is {held}")
@@ -142,7 +148,7 @@ def from_csv(held: Columns, data: bytes, most: int) -> Inputs:
         if heading:
             continue
         if len(rows) == most:
-            raise _too_many("the table", most)
+            raise too_many("the table", most)
         cells = [record[place] for place in order]
         lines.append(line)
         rows.append([_value(held, cell, column, line) for column, cell in enumerate(cells)])

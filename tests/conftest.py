@@ -46,8 +46,8 @@ def repository(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scans() -> tuple[Any, Any]:
     """The held-out scans as 8-bit grey images `[n, 8, 8]`, with their digits."""
     pytest.importorskip("sklearn")
-    from penstock import datasets
-    from penstock.datasets import DatasetSpec
+    from penstock import data
+    from penstock.data.specs import Digits
 
-    part = datasets.load(DatasetSpec(name="digits"))["test"]
-    return part.images, part.labels
+    part = data.load(Digits())["test"]
+    return part.items, part.labels

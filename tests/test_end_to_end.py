@@ -119,11 +119,11 @@ def road(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ro
 
 
 def held_out() -> tuple[Any, Any]:
-    from penstock import datasets
-    from penstock.datasets import DatasetSpec
+    from penstock import data
+    from penstock.data.specs import Digits
 
-    part = datasets.load(DatasetSpec(name="digits"))["test"]
-    return part.images[:SCANS], part.labels[:SCANS]
+    part = data.load(Digits())["test"]
+    return part.items[:SCANS], part.labels[:SCANS]
 
 
 def png(image: Any) -> bytes:
@@ -461,7 +461,44 @@ def test_eval_takes_somebody_else_s_checkpoint_with_its_class(trained: Path, tmp
     np.savez(folder / "data.npz", x=rows, labels=labels)
     options = ["--data", "data.npz", "--model", "./net.py:Net", "--input", "x:float32[batch,4]"]
     ran = penstock(folder, "eval", "bare.pth", *options)
-    assert (ran.code, ran.out.strip()) == (0, "bare.pth: 90.00% correct (45 of 50)"), ran.err
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "bare.pth: 90.00% correct (45 of 50)"), ran.err
+
+
+def test_eval_tells_all_figures_and_writes_them(trained: Path, tmp_path: Path) -> None:
+    folder = desk(tmp_path, trained)
+    ran = penstock(folder, "eval", "best.pth", "--per-class", "--json", "all.json", "--csv", "classes.csv")
+    assert ran.code == 0, ran.err
+    first, *rest = ran.out.splitlines()
+    held = json.loads((folder / "all.json").read_text())
+    assert first == f"best.pth: {held['accuracy']:.2%} correct ({held['correct']} of 360)"
+    for name in ("top-5 accuracy", "macro F1", "calibration error", "most often taken"):
+        assert any(line.strip().startswith(name) for line in rest), ran.out
+    assert sum(map(sum, held["confusion"])) == 360
+    table = (folder / "classes.csv").read_text().splitlines()
+    assert table[0] == "class,precision,recall,f1,support,answered"
+    assert [line.split(",")[0] for line in table[1:]] == [str(digit) for digit in range(10)]
+    assert [line.split()[0] for line in rest[-12:-2]] == [str(digit) for digit in range(10)]
+    ran = penstock(folder, "eval", "best.pth", "--json", "same", "--csv", "same")
+    refused(ran, "same", "name another")
+
+
+def test_predict_runs_a_checkpoint_and_an_artifact_here(road: Road) -> None:
+    images, labels = held_out()
+    (road.folder / "scans").mkdir()
+    for number, image in enumerate(images):
+        (road.folder / "scans" / f"{number:02}.png").write_bytes(png(image))
+    answers = []
+    for model in ("best.pth", "models/digits-onnx-fp16"):
+        ran = penstock(road.folder, "predict", model, "scans/", "--csv", "out.csv")
+        assert (ran.code, ran.out, ran.err) == (0, "", "50 answered, 0 failed\n")
+        head, *rows = (road.folder / "out.csv").read_text().splitlines()
+        assert head == "file,label,score"
+        answers.append([int(row.split(",")[1]) for row in rows])
+    assert (np.array(answers) == labels).mean() > 0.9
+    refused(
+        penstock(road.folder, "predict", "best.pth", "scans/", "--retries", "3"), "--retries", "best.pth is run here"
+    )
+    refused(penstock(road.folder, "predict", "gone.pth", "scans/"), "gone.pth", "no such file")
 
 
 def test_an_export_that_is_terminated_takes_its_draft_away(trained: Path, tmp_path: Path) -> None:

@@ -7,165 +7,231 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
 
-from penstock import architecture, checkpoint, datasets, evaluation, probe
+from penstock import card as cards
+from penstock import checkpoint, datasets, evaluation
 from penstock.card import Card
-from penstock.datasets import Part, Rows
+from penstock.data.facts import summary
+from penstock.data.specs import Part
 from penstock.errors import PenstockError
-from penstock.evaluation import Score
+from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.signature import Signature
-from penstock.signature import Tensor as TensorSpec
+from penstock.train import augment, cases, device, faults, jobs, journal, keeper, loaders, report, trackers
+from penstock.train.board import Board
+from penstock.train.device import Ahead
+from penstock.train.facts import Facts, find
+from penstock.train.jobs import Job
+from penstock.train.keeper import Keeper, State
+from penstock.train.learner import Learner
+from penstock.train.loaders import Order
+from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
 
 CALIBRATION, GOLDEN = 256, 64
+# Warnings of Lightning and torch about what is meant so: figures are of all ranks before they are logged, and frozen
+# blocks are in eval mode.
+_NOT_FOR_USERS = (
+    "does not have many workers",
+    "number of training batches",
+    "sync_dist=True",
+    "in eval mode at the start of training",
+    "Grad strides do not match bucket view strides",
+)
+_PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run left, and its score on the held-out test part."""
+    """What a run left, and how the best checkpoint does on the held-out test part; None where another rank tells it."""
 
     best: Path
     last: Path
     logs: Path
-    score: Score
+    card: Card
+    history: list[dict[str, float]]
     seconds: float
+    figures: Figures | None = None
+    report: Path | None = None
 
 
-class _Classifier(lightning.LightningModule):  # type: ignore[misc]
-    """Cross entropy over labelled images."""
-
-    def __init__(self, net: nn.Module, recipe: Recipe) -> None:
-        super().__init__()
-        self.net = net
-        self.recipe = recipe
-
-    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
-        images, labels = batch
-        logits = self.net(_shifted(images, self.recipe.augment.shift))
-        loss = functional.cross_entropy(logits, labels, label_smoothing=self.recipe.optim.label_smoothing)
-        self.log("train_loss", loss, on_step=False, on_epoch=True)
-        return loss
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
-        images, labels = batch
-        logits = self.net(images)
-        self.log("val_loss", functional.cross_entropy(logits, labels))
-        self.log("val_accuracy", (logits.argmax(1) == labels).float().mean(), prog_bar=True)
-
-    def configure_optimizers(self) -> Any:
-        optim = self.recipe.optim
-        # Norms and biases gain nothing from decay.
-        decayed = [p for p in self.net.parameters() if p.ndim > 1]
-        others = [p for p in self.net.parameters() if p.ndim <= 1]
-        optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": optim.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
-            lr=optim.lr,
-        )
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, optim.lr, total_steps=int(self.trainer.estimated_stepping_batches)
-        )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-def _shifted(images: Tensor, most: int) -> Tensor:
-    """Each image moved by its own whole number of pixels, the border repeated."""
-    if most == 0:
-        return images
-    n, _, height, width = images.shape
-    padded = functional.pad(images, (most,) * 4, mode="replicate")
-    top, left = torch.randint(0, 2 * most + 1, (2, n, 1, 1))
-    y = top + torch.arange(height).view(1, height, 1)
-    x = left + torch.arange(width).view(1, 1, width)
-    return padded[torch.arange(n).view(n, 1, 1), :, y, x].permute(0, 3, 1, 2)
-
-
-class _Keeper(Callback):  # type: ignore[misc]
-    """Writes last.pth after every epoch, and best.pth whenever validation accuracy reaches a new high."""
-
-    def __init__(self, folder: Path, card: Card, calibration: Rows, golden: Rows) -> None:
-        self.folder, self.card, self.calibration, self.golden = folder, card, calibration, golden
-        self.key: tuple[float, float] | None = None
-
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.sanity_checking:
-            return
-        figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        card = self.card.model_copy(update={"metrics": {**figures, "epoch": float(trainer.current_epoch + 1)}})
-        state = pl_module.net.state_dict()
-        checkpoint.save(self.folder / "last.pth", card, state, self.calibration, self.golden)
-        key = figures["val_accuracy"], -figures["val_loss"]
-        if self.key is None or key > self.key:
-            self.key = key
-            checkpoint.save(self.folder / "best.pth", card, state, self.calibration, self.golden)
-
-
-def train(recipe: Recipe, folder: Path, *, progress: bool = True) -> Trained:
-    """Train as `recipe` says, and leave best.pth, last.pth and logs/ in `folder`.
+def train(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    progress: bool = True,
+    resume: bool = False,
+    facts: Facts | None = None,
+    callbacks: Sequence[Callback] = (),
+    say: Callable[[str], object] = lambda _: None,
+) -> Trained:
+    """Train as `recipe` says, and leave best.pth, last.pth, what it takes to go on, a report and logs/ in `folder`.
 
     Args:
         recipe: what to train.
         folder: made if it is missing; checkpoints of an earlier run there are replaced.
         progress: show a progress bar.
+        resume: go on with the run in the folder after its last whole epoch: the same as if it had never ended.
+        facts: what was found when the run began, for its checkpoints; None looks for it.
+        callbacks: of Lightning's, beside those of the loop.
+        say: told in lines what the data and the starting weights are.
+
+    Raises:
+        PenstockError: the recipe, its data and its network do not fit, what it asks for is not there, or the loss is no
+            number.
     """
-    lightning.seed_everything(recipe.seed, workers=True, verbose=False)
-    parts = {name: datasets.rows(part, recipe.preprocess) for name, part in datasets.load(recipe.dataset).items()}
-    net = architecture.build(recipe.model).train()
-    keeper = _Keeper(folder, describe(recipe), parts["train"].take(CALIBRATION), parts["test"].take(GOLDEN))
-    _check_classes(keeper.card, parts)
+    device.resolve(recipe.machine)
+    trackers.see_installed(recipe.track)
+    state = keeper.read(folder, recipe) if resume else State()
+    job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
-    with writing("--output", folder, "checkpoints written before are whole"):
-        seconds = _fit(recipe, net, parts, _trainer(recipe, logs, keeper, progress))
-    best = checkpoint.load(folder / "best.pth")
-    score = evaluation.evaluate(TorchRunner(best.module, best.card.signature), parts["test"], best.card.signature)
-    return Trained(folder / "best.pth", folder / "last.pth", logs, score, seconds)
+    with (
+        writing("--output", folder, "checkpoints written before are whole"),
+        keeper.alone(folder),
+        trackers.told_once(),
+        device.prepared(recipe.machine),
+        journal.kept(logs, say, shown=not progress) as told,
+    ):
+        told.tell(summary(job.parts))
+        if recipe.batch_size > len(job.parts["train"]):
+            told.tell(
+                f"note: batch_size is {recipe.batch_size}: an epoch is one step, of all {len(job.parts['train'])}"
+            )
+        if job.start is not None:
+            told.tell(f"{recipe.weights}: {job.start}")
+        keeping = Keeper(
+            folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state, told
+        )
+        watching = [Board()] if recipe.track.tensorboard else []
+        trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
+        seconds = _fit(job, trainer, folder)
+        ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
+        return _scored(job, ended, str(trainer.strategy.root_device)) if trainer.is_global_zero else ended
 
 
-def _check_classes(card: Card, parts: dict[Part, Rows]) -> None:
-    classes = len(card.labels or ())
-    most = max(int(rows.labels.max()) for rows in parts.values() if rows.labels is not None)
-    if most >= classes:
-        raise PenstockError(f"recipe {card.name}: the network has {classes} classes; the data goes up to class {most}")
+def _scored(job: Job, ended: Trained, where: str) -> Trained:
+    """Try the best checkpoint on the test part, and report the run."""
+    # What the recipe names is trusted; what a file names is not.
+    named = [target for target in cards.targets(job.card.architecture) if not cards.trusted(target)]
+    best = checkpoint.load(ended.best, checkpoint.Override(model=named[0] if named else None))
+    samples = job.parts["test"]
+    rows = datasets.rows(samples, job.preprocess)
+    with TorchRunner(best.adapted().to(where), best.card.signature, where) as runner:
+        first = evaluation.first_output(runner, rows, best.card.signature)
+    figures = evaluation.figures(first, rows, best.card.task)
+    telling = cases.choose(samples, first, best.card.task, best.card.labels)
+    told = {"seconds": f"{ended.seconds:.1f}", "epochs": str(len(ended.history))}
+    page = report.write(ended.best.parent, ended.history, figures, telling, best.card, told)
+    return replace(ended, card=best.card, figures=figures, report=page)
 
 
-def _fit(recipe: Recipe, net: nn.Module, parts: dict[Part, Rows], trainer: Any) -> float:
+def _taken(job: Job, part: Part, count: int) -> datasets.Rows:
+    """The first rows of a part, as a checkpoint carries them."""
+    return datasets.rows(job.parts[part].first(count), job.preprocess)
+
+
+class _Data(lightning.LightningDataModule):  # type: ignore[misc]
+    """The batches of each rank, which are known once there are ranks."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def train_dataloader(self) -> Any:
+        recipe, samples = self._job.recipe, self._job.parts["train"]
+        self._see_enough("train", 2)
+        read = loaders.dataset(samples, self._job.preprocess, recipe.augment, recipe.seed)
+        weights = loaders.weights(samples.labels) if recipe.loader.weighted else None
+        order = Order(len(samples), recipe.batch_size, recipe.seed, weights, *self._rank())
+        if isinstance(read, augment.Changed):
+            order.told.append(read.set_epoch)
+        return self._loaded(read, order)
+
+    def val_dataloader(self) -> Any:
+        samples, recipe = self._job.parts["val"], self._job.recipe
+        self._see_enough("val", 1)
+        order = Order(len(samples), recipe.batch_size, None, None, *self._rank())
+        return self._loaded(loaders.dataset(samples, self._job.preprocess), order)
+
+    def _see_enough(self, part: Part, each: int) -> None:
+        count, (_, ranks) = len(self._job.parts[part]), self._rank()
+        held = -(-count // ranks) if part == "train" else count // ranks  # train's are drawn until all have as many
+        if held < each:
+            raise PenstockError(
+                f"recipe {self._job.recipe.name}: the part {part} has {count} samples; {ranks} processes must have "
+                f"{each} each: add samples, or set machine.devices and machine.nodes to fewer"
+            )
+
+    def _rank(self) -> tuple[int, int]:
+        assert self.trainer is not None
+        return self.trainer.global_rank, self.trainer.world_size
+
+    def _loaded(self, read: Any, order: Order) -> Any:
+        recipe = self._job.recipe
+        assert self.trainer is not None
+        root = self.trainer.strategy.root_device
+        on_gpu = root.type == "cuda"
+        batches = loaders.loader(read, order, recipe.loader, on_gpu=on_gpu, seed=recipe.seed)
+        return Ahead(batches, root) if on_gpu else batches
+
+
+def _fit(job: Job, trainer: Any, folder: Path) -> float:
     """Run the loop; the seconds it took."""
     started = time.perf_counter()
-    generator = torch.Generator().manual_seed(recipe.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*number of training batches.*")
+        for words in _NOT_FOR_USERS:
+            warnings.filterwarnings("ignore", message=f".*{words}.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        try:
-            with _stopped_in_time(trainer) as interrupts:
-                trainer.fit(
-                    _Classifier(net, recipe),
-                    DataLoader(_dataset(parts["train"]), recipe.batch_size, shuffle=True, generator=generator),
-                    DataLoader(_dataset(parts["val"]), len(parts["val"])),
-                )
-        except SystemExit:  # how Lightning ends on ^C
-            raise KeyboardInterrupt from None
+        with _stopped_in_time(trainer) as interrupts:
+            try:
+                trainer.fit(Learner(job, folder), datamodule=_Data(job))
+                _part(trainer)
+            except SystemExit:  # how Lightning ends on ^C
+                raise KeyboardInterrupt from None
+            except (PenstockError, RuntimeError) as error:
+                if interrupts:  # one of several processes leaves before the others
+                    raise KeyboardInterrupt from None
+                told = faults.told(error)
+                if told is None:
+                    raise
+                raise told from None
     if interrupts or trainer.interrupted:
         raise KeyboardInterrupt
     return time.perf_counter() - started
+
+
+def _part(trainer: Any) -> None:
+    """Have the ranks leave one another once all have come here.
+
+    One that ends with its connections open may be aborted by its own threads, and torchrun then ends the others.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        trainer.strategy.barrier()
+        torch.distributed.destroy_process_group()
+
+
+class _Leave(Callback):  # type: ignore[misc]
+    """Ends a run between two batches, once a signal has come: an epoch that is not whole leaves nothing."""
+
+    def __init__(self, came: list[int]) -> None:
+        self._came = came
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self._came:
+            raise KeyboardInterrupt
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.on_train_batch_end()
 
 
 @contextmanager
@@ -182,13 +248,13 @@ def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
 
     def stop(number: int, _: Any) -> None:
         came.append(number)
-        trainer.should_stop = True
         signal.signal(signal.SIGINT, before)
 
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
         yield came
         return
+    trainer.callbacks.append(_Leave(came))
     signal.signal(signal.SIGINT, stop)
     try:
         yield came
@@ -196,47 +262,26 @@ def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _trainer(recipe: Recipe, logs: Path, keeper: _Keeper, progress: bool) -> Any:
+def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress: bool) -> Any:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    machine, clip = recipe.machine, recipe.optim.clip
     return lightning.Trainer(
         max_epochs=recipe.epochs,
-        accelerator="auto",
-        devices=1,
-        logger=[CSVLogger(logs, name="csv"), TensorBoardLogger(logs, name="tensorboard")],
-        callbacks=[keeper, *([TQDMProgressBar(leave=False)] if progress else [])],
-        gradient_clip_val=recipe.optim.clip,
+        accelerator={"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[machine.device],
+        devices=machine.devices,
+        num_nodes=machine.nodes,
+        precision=_PRECISION[machine.precision],
+        strategy="auto",
+        sync_batchnorm=machine.sync_batchnorm and device.resolve(machine) == "cuda",  # there is none for the CPU
+        use_distributed_sampler=False,  # loaders.Order knows of ranks
+        accumulate_grad_batches=recipe.optim.accumulate,
+        gradient_clip_val=clip,
+        logger=trackers.loggers(recipe, logs),
+        callbacks=[*callbacks, *([TQDMProgressBar(leave=False)] if progress else [])],
         enable_progress_bar=progress,
         enable_model_summary=False,
         enable_checkpointing=False,
         num_sanity_val_steps=0,
         log_every_n_steps=10,
-    )
-
-
-def _dataset(part: Rows) -> TensorDataset:
-    (images,) = part.inputs.values()
-    assert part.labels is not None
-    return TensorDataset(torch.from_numpy(images), torch.from_numpy(part.labels))
-
-
-def describe(recipe: Recipe) -> Card:
-    """The card of the checkpoints that a recipe trains."""
-    image = recipe.preprocess
-    inputs = (TensorSpec(name=image.input, shape=("batch", image.channels, image.height, image.width)),)
-    signature, _ = probe.complete(
-        architecture.build(recipe.model), Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    )
-    logits = signature.outputs[0].model_copy(update={"name": "logits"})
-    signature = signature.model_copy(update={"outputs": (logits,)})
-    classes = int(logits.shape[-1])
-    return Card(
-        name=recipe.name,
-        architecture=recipe.model,
-        signature=signature,
-        preprocess=image,
-        labels=tuple(str(number) for number in range(classes)),
-        task=recipe.task,
-        dataset=recipe.dataset,
-        versions=checkpoint.versions(),
     )

@@ -1,63 +1,233 @@
-"""Recipes: what to train, on what, and how, read from a TOML file."""
+"""Recipes: what to train, on what, and how; the sections, their fields, and each field's rule."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
+from operator import eq
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from penstock.architecture import Architecture
-from penstock.datasets import DatasetSpec
+from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
-from penstock.signature import Dim, first_message
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-SHIPPED = Path(__file__).parent / "recipes"
+from penstock.signature import Dim
+from penstock.train import recipefiles, rules
+from penstock.train.complaints import complaint
+from penstock.train.overrides import Override, apply, parse
+from penstock.train.recipefiles import SHIPPED as SHIPPED
+from penstock.train.space import Sweep
 
 
-class Augment(BaseModel):
-    """Random changes to a training image: a shift of up to `shift` pixels each way."""
+class _Section(BaseModel):
+    """A part of a recipe; what it does not know is refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Text(_Section):
+    """How texts become tokens: words that were found in the training part, or a transformers folder's own tokenizer.
+
+    Args:
+        tokenizer: "words", or the folder.
+        size: the most words that are known, the most frequent.
+        least: how often a word must be found to be known.
+        length: tokens that a text is padded or cut to.
+    """
+
+    kind: Literal["text"]
+    tokenizer: str = "words"
+    size: int = Field(default=20_000, ge=2)
+    least: int = Field(default=1, ge=1)
+    length: int = Field(default=64, ge=1, le=2**16)
+
+
+class Table(_Section):
+    """How a table's columns become numbers: standardised, and one-hot, by what is found in the training part.
+
+    Columns of numbers with at most `most_categories` values are told apart as categories if they are in `categories`;
+    others that hold anything but numbers are categories, of which more than `most_categories` are refused.
+    """
+
+    kind: Literal["table"]
+    input: str = "row"
+    categories: tuple[str, ...] = ()
+    most_categories: int = Field(default=1000, ge=2)
+
+
+class Augment(_Section):
+    """Random changes to training images: a shift by so many pixels each way, mirroring, RandomResizedCrop, a policy.
+
+    `mixup` is the alpha of its beta distribution (Zhang et al., "mixup", 2018); 0 is none.
+    """
+
     shift: int = Field(default=0, ge=0)
+    flip: bool = False
+    crop: bool = False
+    policy: Literal["none", "trivial", "rand"] = "none"
+    mixup: float = Field(default=0.0, ge=0)
 
 
-class Optim(BaseModel):
-    """AdamW under a one-cycle schedule that peaks at `lr`, with gradients clipped to norm `clip`."""
+class Optim(_Section):
+    """What moves the weights: `lr` at its peak, gradients clipped to norm `clip`, decay spared norms and biases.
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    lr: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    No `clip`, which is None here, is 0 in files.
+
+    `layer_decay` multiplies the rate once for each block between a parameter and the head; `freeze` are patterns of
+    parameters' names that stay as they are; `accumulate` batches make a step; `l1` and `l2` are penalties in the loss.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
+    lr: float = Field(gt=0, le=1e30)
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float | None = Field(default=1.0, ge=0)
+    no_decay: bool = True
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    freeze: tuple[str, ...] = ()
+    accumulate: int = Field(default=1, ge=1)
+    l1: float = Field(default=0.0, ge=0)
+    l2: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    clip: float = Field(default=1.0, gt=0)
+
+    @field_validator("clip")
+    @classmethod
+    def _nothing_clipped(cls, clip: float | None) -> float | None:
+        return clip or None
+
+    @field_serializer("clip")
+    def _without_null(self, clip: float | None) -> float:
+        return clip or 0.0
+
+
+class Schedule(_Section):
+    """How the rate goes on from its peak: `warmup` is the share of all steps in which it rises to it.
+
+    `step` and `multistep` multiply by `gamma` every `every` epochs or at `milestones`, `exponential` after each epoch;
+    `cosine` and `linear` end at `least` of the peak; `plateau` multiplies by `gamma` after `patience` epochs without
+    progress.
+    """
+
+    name: Literal["constant", "step", "multistep", "exponential", "cosine", "linear", "onecycle", "plateau"] = (
+        "onecycle"
+    )
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    every: int = Field(default=10, ge=1)
+    milestones: tuple[int, ...] = ()
+    gamma: float = Field(default=0.1, gt=0, le=1)
+    least: float = Field(default=0.0, ge=0, lt=1)
+    patience: int = Field(default=3, ge=0)
+
+
+class Loss(_Section):
+    """What is to be small: by the task where no name is given.
+
+    `gamma` and `alpha` are the focal loss's (Lin et al., "Focal Loss for Dense Object Detection", 2017); `delta` the
+    Huber loss's. `class_weights` true weighs each class by the inverse of its share.
+    """
+
+    name: Literal["cross-entropy", "bce", "focal", "mse", "l1", "huber"] | None = None
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    gamma: float = Field(default=2.0, ge=0)
+    alpha: float | None = Field(default=None, ge=0, le=1)
+    delta: float = Field(default=1.0, gt=0)
+    class_weights: bool | tuple[float, ...] = False
+
+
+class Loader(_Section):
+    """How batches are read: processes beside the loop, page-locked memory, classes drawn alike often (`weighted`)."""
+
+    workers: int = Field(default=0, ge=0, le=256)
+    pin: bool = True
+    weighted: bool = False
+
+
+class Machine(_Section):
+    """What it runs on, and how: several devices are those of `torchrun`, or of this machine."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int | Literal["auto"] = 1
+    nodes: int = Field(default=1, ge=1)
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    tf32: bool = False
+    channels_last: bool = False
+    compile: bool = False
+    checkpointing: bool = False
+    deterministic: bool = False
+    sync_batchnorm: bool = True
+
+
+class Keep(_Section):
+    """Which checkpoints are kept: the best by `monitor`, the last, every so many epochs; and when it ends early.
+
+    `patience` are the epochs without progress after which it ends, `ema` the decay of averaged weights; 0 is none.
+    """
+
+    every: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0)
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    monitor: str | None = None
+
+
+class Track(_Section):
+    """Who is told of the figures while it runs."""
+
+    csv: bool = True
+    tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
+
+
+Task = Literal["classification", "multilabel", "regression"]
 
 
 class Recipe(BaseModel):
-    """One training job."""
+    """One training job. `weights` is a file to start from; `sweep` is for `penstock sweep` alone."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    task: str
+    task: Task
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     dataset: DatasetSpec
     model: Architecture
-    preprocess: ImagePreprocess
+    weights: str | None = None
+    preprocess: ImagePreprocess | Text | Table | None = Field(default=None, discriminator="kind")
     augment: Augment = Augment()
+    loss: Loss = Loss()
     optim: Optim
+    schedule: Schedule = Schedule()
+    loader: Loader = Loader()
+    machine: Machine = Machine()
+    keep: Keep = Keep()
+    track: Track = Track()
     batch: Dim
+    sweep: Sweep | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepared_for_the_data_set(cls, content: Any) -> Any:
+        """What a recipe leaves out of [preprocess] follows from its data set: the kind; of texts and tables all."""
+        if not isinstance(content, dict):
+            return content
+        dataset, given = content.get("dataset"), content.get("preprocess")
+        name = dataset.get("name") if isinstance(dataset, dict) else getattr(dataset, "name", None)
+        kind = rules.KINDS.get(str(name))
+        if isinstance(given, dict):
+            return {**content, "preprocess": {"kind": kind or "image", **given}}
+        if given is None and kind in ("text", "table"):
+            return {**content, "preprocess": {"kind": kind}}
+        return content
 
     @model_validator(mode="after")
     def _trains_on_numbers(self) -> Recipe:
-        if self.preprocess.dtype != "float32":
+        if isinstance(self.preprocess, ImagePreprocess) and self.preprocess.dtype != "float32":
             raise ValueError(
                 f"preprocess.dtype is {self.preprocess.dtype}; training takes float32, and `penstock export --input "
                 "uint8` puts the rest into the graph"
@@ -66,31 +236,61 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _shift_leaves_a_picture(self) -> Recipe:
+        if not isinstance(self.preprocess, ImagePreprocess):
+            return self
         side = min(self.preprocess.height, self.preprocess.width)
         if self.augment.shift >= side:
             raise ValueError(f"augment.shift is {self.augment.shift}; it must be under the picture's side, {side}")
         return self
 
+    @model_validator(mode="after")
+    def _goes_together(self) -> Recipe:
+        rules.check(self)
+        if self.optim.label_smoothing:  # where it was before losses had a section
+            self.loss = self.loss.model_copy(update={"label_smoothing": self.optim.label_smoothing})
+        return self
 
-def load(recipe: str, **overrides: Any) -> Recipe:
-    """Read a shipped recipe by name, or a .toml file by path.
+
+def load(recipe: str | Path, overrides: Sequence[str] = (), **fields: Any) -> Recipe:
+    """Read a shipped recipe by name, or a file by path: .toml, .json, .yaml, .ini or .py.
 
     Args:
         recipe: `digits`, or `my/recipe.toml`.
-        overrides: top-level fields to replace; those that are None are left alone.
+        overrides: fields to replace by their dotted names, `optim.lr=3e-4`.
+        fields: top-level fields to replace, before `overrides`; those that are None are left alone.
 
     Raises:
-        PenstockError: no such recipe, or a field that breaks its rule.
+        PenstockError: no such recipe, or a field that is unknown or breaks its rule.
     """
-    shipped = sorted(path.stem for path in SHIPPED.glob("*.toml"))
-    path = SHIPPED / f"{recipe}.toml" if recipe in shipped else Path(recipe)
-    if not path.is_file():
-        raise PenstockError(f"recipe {recipe!r}: neither a file nor one of the shipped recipes: {', '.join(shipped)}")
+    content = recipefiles.read(recipefiles.locate(str(recipe)))
+    return make(
+        content, list(map(parse, overrides)), fields, f"recipe {recipe}", f"penstock train {quote(str(recipe))}"
+    )
+
+
+def make(
+    content: dict[str, Any], changes: Sequence[Override], fields: dict[str, Any], source: str, command: str
+) -> Recipe:
+    """A recipe of plain fields.
+
+    Args:
+        content: as a file holds it.
+        changes: what takes the place of some of it.
+        fields: top-level fields to replace, before `changes`; those that are None are left alone.
+        source: what errors begin with: `recipe digits`.
+        command: that a missing value can be given to.
+
+    Raises:
+        PenstockError: a field is unknown, missing or breaks its rule.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    content = apply({**content, **given}, changes)
     try:
-        content = tomllib.loads(path.read_text())
-        content.update({key: value for key, value in overrides.items() if value is not None})
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise PenstockError(f"recipe {recipe}: {first_message(error)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise PenstockError(f"recipe {path}: cannot be read as TOML: {error}") from None
+        typed = [command, *(f"--set {quote(change.text)}" for change in changes if not change.removes)]
+        told = complaint(error, Recipe, content, " ".join(typed))
+        # The last one that set the field, a section around it or a part of it, is what the user has to look at.
+        blamed = [change for change in changes if all(map(eq, change.path, told.path)) and not change.removes]
+        where = str(blamed[-1]) if blamed and told.path else source
+        raise PenstockError(f"{where}: {told.text}") from None

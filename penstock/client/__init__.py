@@ -1,4 +1,4 @@
-"""`penstock predict`: files sent to a server's /predict, and its answers as lines, CSV, JSON or pictures.
+"""`penstock predict`: files sent to a server's /predict or run here, and answers as lines, CSV, JSON or pictures.
 
-Needs neither torch nor a runtime nor the server's own packages.
+Asking a server needs neither torch nor a runtime nor the server's own packages.
 """

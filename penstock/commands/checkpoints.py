@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock import options
 from penstock.commands.stages import import_stage
+from penstock.commands.terminal import say
+from penstock.errors import Say
 
 ModelOption = Annotated[
     str | None,
@@ -75,3 +78,30 @@ def choice(ema: bool | None, key: str | None, prefix: str | None, partial: list[
     return import_stage("penstock.state", "export").Choice(
         ema=ema, key=key, prefix=prefix, partial=tuple(partial or [])
     )
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether it is an artifact's folder, or a model's; a checkpoint's folder, of transformers, has a config.json."""
+    return path.is_dir() and not (path / "config.json").is_file()
+
+
+def opened(path: Path, overridden: Any = None, tell: Say = say) -> tuple[Any, Any]:
+    """A checkpoint or an artifact: what it says of itself, a card or a receipt, and a runner of it.
+
+    Args:
+        path: a checkpoint, or an artifact's folder.
+        overridden: what is said in place of a checkpoint, by `override`; nothing by default.
+        tell: told the names that unpickling a checkpoint will import, before it does.
+
+    Raises:
+        PenstockError: it cannot be loaded.
+    """
+    if is_artifact(path):
+        from penstock import artifact
+
+        found = artifact.read(path)
+        return found.receipt, found.load()
+    checkpoint = import_stage("penstock.checkpoint", "train")
+    loaded = checkpoint.load(path, overridden, tell)
+    runner = import_stage("penstock.runtimes.torch", "train").TorchRunner(loaded.adapted(), loaded.card.signature)
+    return loaded.card, runner

@@ -113,8 +113,8 @@ def export(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Real samples for the gate and for scales: .npz with each input by name, or a folder of pictures; "
-            "`random` measures scales on random numbers.",
+            help="Real samples for the gate and for scales: .npz with each input by name, a folder of pictures, or a "
+            ".csv of texts or table rows; `random` measures scales on random numbers.",
         ),
     ] = None,
     calibration: Annotated[
@@ -250,7 +250,8 @@ def verify(
         Path | None, typer.Option(help="The checkpoint to compare with; default: the answers that the artifact stores.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Samples for --against: .npz with each input by name, or a folder of pictures.")
+        Path | None,
+        typer.Option(help="Samples for --against: .npz with each input by name, a folder of pictures, or a .csv."),
     ] = None,
     model: Annotated[
         str | None,

@@ -69,7 +69,7 @@ ArtifactOf = Annotated[
         "--artifact",
         metavar="DIR",
         help="The artifact that is served: its golden rows are sent, and its source's answers are due; or how --data's "
-        "pictures become numbers.",
+        "pictures, texts and table rows become numbers.",
     ),
 ]
 Processes = Annotated[

@@ -42,7 +42,7 @@ def bench(
         Path | None,
         typer.Option(
             help="Data instead of the held-out split, as for eval; or what is sent to a server: pictures, .npz, .npy, "
-            ".json."
+            ".csv, .json."
         ),
     ] = None,
     batch: Annotated[str, _engines(help="Batch sizes, with commas.")] = "1,8,32",

@@ -1,8 +1,7 @@
-"""Asking a server: predict, health, check, which run where there is no torch."""
+"""Asking a server: health, check, which run where there is no torch."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,70 +9,24 @@ import typer
 
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
-from penstock.errors import printable
 
-_KeyFile = Annotated[
+KeyFile = Annotated[
     Path | None,
     typer.Option(
         "--key-file", metavar="FILE", help="File with the API key; default: PENSTOCK_API_KEY's, if it is set."
     ),
 ]
-_Ca = Annotated[
+Ca = Annotated[
     Path | None,
     typer.Option("--ca", metavar="FILE", help="Certificates in PEM to trust over https; default: the system's."),
 ]
 
 
-def predict(
-    url: Annotated[str, typer.Argument(help="The server, or its /predict/MODEL.")],
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv (rows), .txt (a text in "
-            "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
-        ),
-    ],
-    model: Annotated[str | None, typer.Option(help="The model; default: the only one that is served.")] = None,
-    top_k: Annotated[int, typer.Option(min=1, max=1000, help="Labels of each row.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, max=1000, help="Pictures or rows in one request.")] = 8,
-    concurrency: Annotated[int, typer.Option(min=1, max=64, help="Requests under way at once.")] = 2,
-    csv: Annotated[
-        Path | None, typer.Option(help="Write file, row, label, score … to this table; what there is, also after ^C.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each row.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder for class maps, as PNG.")] = None,
-    retries: Annotated[
-        int, typer.Option(min=0, max=1000, help="How often to ask again a server that is busy, or not there yet.")
-    ] = 5,
-    timeout: Annotated[float, typer.Option(min=0.001, max=86_400, help="Seconds for one answer.")] = 60.0,
-    key_file: _KeyFile = None,
-    ca: _Ca = None,
-) -> None:
-    """Send files to a server, and print what it answers, in the order of the files.
-
-    Exits with 1 if a file had no answer; the reasons stand on stderr.
-
-    Examples: `penstock predict http://127.0.0.1:8000 digit.png` ·
-    `penstock predict http://127.0.0.1:8000/predict/digits-onnx-int8 scans/ --csv digits.csv` ·
-    `penstock predict http://127.0.0.1:8000 --model fcn-onnx-fp32 'street/*.jpg' --output maps/` ·
-    `penstock predict http://127.0.0.1:8000 samples.npz --top-k 3 --json`
-    """
-    from penstock.client import run
-    from penstock.client.access import access
-    from penstock.client.connection import Patience
-
-    patience, let_in = Patience(retries, timeout), access(key_file, ca)
-    wishes = run.Wishes(model, top_k, batch, concurrency, patience, csv, json, output, let_in)
-    if run.predict(url, files, wishes, lambda line: print(printable(line), file=sys.stderr, flush=True)):
-        raise typer.Exit(1)
-
-
 def health(
     url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
     timeout_s: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds to wait for it.")] = 3.0,
-    key_file: _KeyFile = None,
-    ca: _Ca = None,
+    key_file: KeyFile = None,
+    ca: Ca = None,
 ) -> None:
     """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
 
@@ -107,8 +60,8 @@ def check(
     reload: Annotated[
         bool, typer.Option("--reload", help="Also unload the model and load it again; its clients miss it meanwhile.")
     ] = False,
-    key_file: _KeyFile = None,
-    ca: _Ca = None,
+    key_file: KeyFile = None,
+    ca: Ca = None,
 ) -> None:
     """Try a live server against the Open Inference Protocol, by extension, and with requests that nobody should send.
 

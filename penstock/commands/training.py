@@ -2,37 +2,130 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.commands import checkpoints
+from penstock.commands import checkpoints, scoring
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
+from penstock.errors import PenstockError, printable
+
+RecipeArgument = Annotated[
+    str | None, typer.Argument(help="A shipped recipe (see --list), or a file: .toml, .json, .yaml, .ini, .py.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A field of the recipe, optim.lr=3e-4; may be repeated."),
+]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe (digits), or a .toml file.")],
-    output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
+    recipe: RecipeArgument = None,
+    set_: SetOption = None,
+    repeat: Annotated[
+        Path | None, typer.Option("--from", metavar="CKPT", help="Repeat the run that left this checkpoint.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="N|random", help="Instead of the recipe's; `random` draws and records one.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of the model and its run, instead of the recipe's.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for runs; checkpoints go to OUTPUT/NAME.")] = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in OUTPUT/NAME after its last whole epoch.")
+    ] = False,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    list_: Annotated[bool, typer.Option("--list", help="Name the shipped recipes, and end.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the whole recipe as TOML, with all defaults and changes, and end.")
+    ] = False,
 ) -> None:
     """Train a recipe and leave best.pth and last.pth.
 
-    Example: `penstock train digits --epochs 10`
+    Examples:
+
+    `penstock train digits --epochs 10`
+
+    `penstock train image-folder --set dataset.path=photos/ --set optim.lr=3e-3 --name cats`
+
+    `penstock train csv-table --set dataset.train=table.csv --set dataset.target=kind --show > mine.toml`
+
+    `penstock train --from runs/digits/best.pth --seed random`
     """
-    recipes = import_stage("penstock.train.recipe", "train")
-    job = recipes.load(recipe, epochs=epochs, seed=seed)
+    if list_:
+        _list_recipes()
+        return
+    drawn, fields = _fields(epochs, seed, name)
+    job, earlier = _job(recipe, repeat, set_ or [], fields)
+    if show:
+        print(import_stage("penstock.train.toml", "train").dumps(job.model_dump(mode="json")), end="")
+        return
+    facts = import_stage("penstock.train.facts", "train")
+    folder = output / job.name
+    if repeat is not None:
+        folder = import_stage("penstock.train.repeating", "train").free_folder(folder, repeat)
+    found = facts.find(job, folder.name, seed_drawn=drawn)
+    if facts.first_process():
+        for difference in facts.differences(earlier, found):
+            print(printable(f"warning: {difference}"), file=sys.stderr)
+        if drawn:
+            say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
-    trained = loop.train(job, output / job.name, progress=progress and sys.stderr.isatty())
+    shown = progress and sys.stderr.isatty()
+    tell = say if facts.first_process() else _nothing
+    trained = loop.train(job, folder, progress=shown, resume=resume, facts=found, say=tell)
+    if trained.figures is None:
+        return  # the first rank tells it
+    from penstock import summaries
+
     say(
-        f"trained {job.name} for {job.epochs} epochs in {trained.seconds:.1f} s: "
-        f"{_percent(trained.score)} on the held-out test part"
+        f"trained {job.name} for {len(trained.history)} epochs in {trained.seconds:.1f} s: "
+        f"{summaries.headline(trained.figures)} on the held-out test part"
     )
-    say(f"best {trained.best}   last {trained.last}   logs {trained.logs}")
+    say(f"best {trained.best}   last {trained.last}   report {trained.report}   logs {trained.logs}")
+
+
+def _nothing(_: str) -> None:
+    """Said by the ranks after the first."""
+
+
+def _list_recipes() -> None:
+    shipped = import_stage("penstock.train.recipefiles", "train").shipped()
+    width = max(map(len, shipped))
+    for name, line in shipped.items():
+        say(f"{name:<{width}}  {line}")
+
+
+def _fields(epochs: int | None, seed: str | None, name: str | None) -> tuple[bool, dict[str, Any]]:
+    """Whether a seed was drawn, and the recipe's fields that have options of their own."""
+    drawn = seed == "random"
+    if drawn:
+        seed = str(import_stage("penstock.train.facts", "train").drawn_seed())
+    if seed is not None and not re.fullmatch(r"[0-9]{1,10}", seed):
+        raise PenstockError(f"--seed {seed!r:.40}: must be a whole number from 0 to 4294967295, or random")
+    return drawn, {"epochs": epochs, "seed": None if seed is None else int(seed), "name": name}
+
+
+def _job(
+    recipe: str | None, repeat: Path | None, overrides: list[str], fields: dict[str, Any]
+) -> tuple[Any, Mapping[str, Any]]:
+    """The recipe that is asked for, and the facts of the run that is to be repeated, if one is."""
+    if recipe is not None and repeat is not None:
+        raise PenstockError(f"{recipe} and --from {repeat}: give the one or the other; --set changes fields of both")
+    if repeat is not None:
+        found = import_stage("penstock.train.repeating", "train").earlier(repeat, overrides, **fields)
+        return found.recipe, found.facts
+    if recipe is None:
+        shipped = ", ".join(import_stage("penstock.train.recipefiles", "train").shipped())
+        raise PenstockError(
+            f"give a recipe ({shipped}, or a file), or --from a checkpoint, as in penstock train digits"
+        )
+    return import_stage("penstock.train.recipe", "train").load(recipe, overrides, **fields), {}
 
 
 def evaluate(
@@ -40,9 +133,16 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Labelled data: .npz with each input by name and class numbers as `labels`, or a folder of pictures "
-            "for each class."
+            help="Labelled data: .npz with each input by name and class numbers as `labels`, a folder of pictures "
+            "for each class, or a .csv of texts or table rows with a column `label`."
         ),
+    ] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Show the figures of each class, too.")] = False,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all figures, the confusion matrix among them, as JSON.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures of each class to this table.")
     ] = None,
     model: checkpoints.ModelOption = None,
     model_args: checkpoints.ModelArgsOption = None,
@@ -54,28 +154,27 @@ def evaluate(
 ) -> None:
     """Score a checkpoint or an artifact on its held-out split, or on data of yours.
 
-    Example: `penstock eval models/digits-onnx-int8`
-    """
-    from penstock import artifact, datasets, evaluation
+    Accuracy, F1 and calibration error of a classifier; mean errors and R² of a regression.
 
-    if path.is_dir() and not (path / "config.json").is_file():
-        found = artifact.read(path)
-        about: Any = found.receipt
-        runner: Any = found.load()
-    else:
-        checkpoint = import_stage("penstock.checkpoint", "train")
+    Examples: `penstock eval models/digits-onnx-int8` ·
+    `penstock eval runs/digits/best.pth --per-class --json figures.json` · `penstock eval best.pth --data photos/`
+    """
+    from penstock import datasets, evaluation, summaries
+
+    scoring.see(json, csv)
+    overridden = None
+    if not checkpoints.is_artifact(path):
         choice = checkpoints.choice(ema, key, prefix, None)
-        override = checkpoints.override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
-        loaded = checkpoint.load(path, override, say)
-        about = loaded.card
-        runner = import_stage("penstock.runtimes.torch", "train").TorchRunner(loaded.adapted(), about.signature)
-    given = datasets.read(data, about.preprocess, about.labels) if data else None
+        overridden = checkpoints.override(model, model_args, input, choice=choice, allow_pickle=allow_pickle)
+    about, runner = checkpoints.opened(path, overridden)
+    given = None
+    if data is not None:
+        given = datasets.read(data, about.preprocess, about.labels, task=about.task, dataset=about.dataset)
     rows = given or evaluation.held_out(about.dataset, about.preprocess)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:
-        score = evaluation.evaluate(runner, rows, about.signature)
-    say(f"{path}: {_percent(score)}")
-
-
-def _percent(score: Any) -> str:
-    return f"{score.accuracy:.2%} correct ({score.correct} of {score.samples})"
+        first = evaluation.first_output(runner, rows, about.signature)
+    figures = evaluation.figures(first, rows, about.task)
+    say(f"{path}: {summaries.headline(figures)}")
+    scoring.show(figures, about.labels, per_class)
+    scoring.write(figures, about.labels, json, csv)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from penstock import artifact
+from penstock.arrayfiles import npy_header
 from penstock.artifact import Artifact
-from penstock.datasets import npy_header
 from penstock.errors import PenstockError, require
 from penstock.files import sha256
 from penstock.inspection import precisions

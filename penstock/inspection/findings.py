@@ -13,7 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from penstock.errors import PenstockError, printable
 from penstock.preprocess import ImagePreprocess
+from penstock.preprocessing import Preprocess
 from penstock.signature import Signature
+from penstock.tabular import TablePreprocess
 
 Text = Annotated[str, BeforeValidator(lambda text: printable(text) if isinstance(text, str) else text)]
 
@@ -58,7 +60,20 @@ def shapes_of(signature: Signature) -> dict[str, str]:
     }
 
 
-def _reading(image: ImagePreprocess) -> str:
+def _reading(held: Preprocess) -> str:
+    if isinstance(held, ImagePreprocess):
+        return _looking(held)
+    if isinstance(held, TablePreprocess):
+        numbers = [column.name for column in held.columns if column.kind == "number"]
+        named = [f"{column.name} ({len(column.categories)})" for column in held.columns if column.kind == "category"]
+        parts = [f"numbers {some(numbers, 6)}"] if numbers else []
+        parts += [f"categories {some(named, 6)}"] if named else []
+        return f"table row of {'; '.join(parts)}, as {held.input}"
+    mask = "" if held.mask is None else f", with {held.mask}"
+    return f"text as its first {held.length} tokens, as {held.ids}{mask}"
+
+
+def _looking(image: ImagePreprocess) -> str:
     size = f"{image.height} x {image.width}"
     way = f"shorter side to {image.resize_shorter}, {size} from the centre" if image.resize_shorter else f"to {size}"
     mean, std = (", ".join(f"{value:g}" for value in values) for values in (image.mean, image.std))

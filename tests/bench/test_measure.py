@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from penstock import datasets, evaluation, timing
+from penstock import data, evaluation, timing
 from penstock.artifact import Artifact, read
 from penstock.bench import measure as module
 from penstock.bench.figures import as_dict
@@ -273,8 +273,8 @@ def test_accuracy_is_the_runner_s_own_on_the_held_out_split(result: module.Resul
 
 def test_accuracy_on_a_folder_of_pictures_is_that_on_the_same_scans(repository: Path, tmp_path: Path) -> None:
     found = read(repository / "digits-onnx-fp32")
-    scans = datasets.load(found.receipt.dataset)["test"]
-    for place, (pixels, label) in enumerate(zip(scans.images[:60], scans.labels, strict=False)):
+    scans = data.load(found.receipt.dataset)["test"]
+    for place, (pixels, label) in enumerate(zip(scans.items[:60], scans.labels, strict=False)):
         (tmp_path / str(label)).mkdir(exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / str(label) / f"{place}.png")
     result = measure([repository / "digits-onnx-fp32"], Plan(batches=(1,), seconds=0.05, data=tmp_path))

@@ -16,7 +16,8 @@ from torch import nn
 
 from penstock import artifact, checkpoint, evaluation, runtimes
 from penstock.checkpoint import Override
-from penstock.datasets import DatasetSpec, Rows
+from penstock.data.specs import Digits
+from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError
 from penstock.evaluation import Score
 from penstock.export import gate, limits, pipeline, proving, verification
@@ -545,7 +546,7 @@ def test_the_gate_counts_right_answers_of_the_file_itself(tmp_path: Path, most_l
 def test_accuracy_that_is_asked_for_without_labels_is_refused_with_the_way_to_give_them(
     trained: Path, tmp_path: Path
 ) -> None:
-    rows = evaluation.held_out(DatasetSpec(name="digits"), checkpoint.load(trained).card.preprocess)
+    rows = evaluation.held_out(Digits(), checkpoint.load(trained).card.preprocess)
     np.savez(tmp_path / "rows.npz", **rows.inputs)
     request = Request(trained, precisions=("int8",), output=tmp_path / "models", accuracy_drop=1.0)
     with pytest.raises(PenstockError) as caught:

@@ -11,23 +11,26 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import TypeAdapter
 from sklearn.datasets import load_digits
 
-from penstock import datasets
-from penstock.datasets import DatasetSpec, Rows, Samples
+from penstock import data, datasets
+from penstock.data.samples import Samples
+from penstock.data.specs import DatasetSpec, Digits
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess, decode_image
 
-DIGITS = DatasetSpec(name="digits")
+DIGITS = Digits()
 GREY = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
 
 
 def keyed(part: Samples) -> Counter[tuple[bytes, int]]:
-    return Counter((image.tobytes(), int(label)) for image, label in zip(part.images, part.labels, strict=True))
+    return Counter((image.tobytes(), int(label)) for image, label in zip(part.items, part.labels, strict=True))
 
 
 def test_the_parts_together_are_the_whole_and_share_no_sample() -> None:
-    parts = datasets.load(DIGITS)
+    parts = data.load(DIGITS)
     scans = load_digits()
     images = np.rint(scans.images * 255 / 16).astype(np.uint8)
     whole = keyed(Samples(images, scans.target))
@@ -40,14 +43,14 @@ def test_the_parts_together_are_the_whole_and_share_no_sample() -> None:
 
 
 def test_eight_bit_grey_keeps_all_seventeen_levels_of_ink() -> None:
-    images = datasets.load(DIGITS)["train"].images
+    images = data.load(DIGITS)["train"].items
     assert images.dtype == np.uint8
     assert len(np.unique(images)) == 17
     assert set(np.unique(np.rint(images * (16 / 255)))) == set(range(17))
 
 
 def test_every_class_has_its_share_of_every_part() -> None:
-    parts = datasets.load(DIGITS)
+    parts = data.load(DIGITS)
     whole = np.bincount(load_digits().target)
     for part in parts.values():
         expected = whole * (len(part.labels) / whole.sum())
@@ -55,23 +58,23 @@ def test_every_class_has_its_share_of_every_part() -> None:
 
 
 def test_one_spec_gives_one_split_and_another_seed_another() -> None:
-    first, again = datasets.load(DIGITS)["test"], datasets.load(DIGITS)["test"]
-    other = datasets.load(DatasetSpec(name="digits", seed=1))["test"]
-    assert first.images.tobytes() == again.images.tobytes()
+    first, again = data.load(DIGITS)["test"], data.load(DIGITS)["test"]
+    other = data.load(Digits(seed=1))["test"]
+    assert first.items.tobytes() == again.items.tobytes()
     assert keyed(first) != keyed(other)
 
 
 def test_rows_are_normalised_samples_with_their_labels() -> None:
-    samples = datasets.load(DIGITS)["val"]
+    samples = data.load(DIGITS)["val"]
     rows = datasets.rows(samples, GREY)
     assert list(rows.inputs) == ["image"]
-    assert np.array_equal(rows.inputs["image"], GREY.normalize(samples.images))
+    assert np.array_equal(rows.inputs["image"], GREY.normalize(samples.items))
     assert np.array_equal(rows.labels, samples.labels)
 
 
 def test_samples_of_another_size_than_the_model_takes_do_not_pass_as_they_are() -> None:
     larger = GREY.model_copy(update={"height": 16, "width": 16})
-    samples = datasets.load(DIGITS)["val"]
+    samples = data.load(DIGITS)["val"]
     try:
         rows = datasets.rows(samples, larger)
     except PenstockError:
@@ -177,27 +180,27 @@ def test_numbers_of_every_kind_are_read_as_they_are(tmp_path: Path, dtype: str) 
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**64])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="seed"):
-        DatasetSpec(name="digits", seed=seed)
-    datasets.load(DatasetSpec(name="digits", seed=2**32 - 1))
+        Digits(seed=seed)
+    data.load(Digits(seed=2**32 - 1))
 
 
 @pytest.mark.parametrize("shares", [{"val": 0.5, "test": 0.5}, {"val": 0.0}, {"test": 1.5}, {"val": -0.1}])
 def test_shares_that_leave_a_part_empty_are_refused_by_name(shares: dict[str, float]) -> None:
     with pytest.raises((PenstockError, ValueError)) as caught:
-        DatasetSpec(name="digits", **shares)
+        Digits(**shares)
     assert any(name in str(caught.value) for name in shares)
 
 
 def test_the_largest_shares_that_leave_something_to_train_on_are_taken() -> None:
-    parts = datasets.load(DatasetSpec(name="digits", val=0.2, test=0.7))
+    parts = data.load(Digits(val=0.2, test=0.7))
     assert all(len(part.labels) > 0 for part in parts.values())
     with pytest.raises(ValueError, match="val \\+ test is 1; it must be under 1"):
-        DatasetSpec(name="digits", val=0.3, test=0.7)
+        Digits(val=0.3, test=0.7)
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="digits"):
-        DatasetSpec.model_validate({"name": "mnist"})
+        TypeAdapter(DatasetSpec).validate_python({"name": "mnist"})
 
 
 def draw(file: Path, level: int = 0, size: tuple[int, int] = (9, 7), kind: str = "PNG") -> Path:
@@ -393,10 +396,10 @@ def test_a_file_is_read_as_an_npz(tmp_path: Path) -> None:
 
 def test_samples_of_the_models_size_are_cropped_where_its_preprocessing_crops() -> None:
     cropped = GREY.model_copy(update={"resize_shorter": 10})
-    samples = datasets.load(DIGITS)["val"]
+    samples = data.load(DIGITS)["val"]
     rows = datasets.rows(samples, cropped)
-    assert np.array_equal(rows.inputs["image"][:1], cropped.apply(Image.fromarray(samples.images[0])))
-    assert not np.array_equal(rows.inputs["image"], GREY.normalize(samples.images))
+    assert np.array_equal(rows.inputs["image"][:1], cropped.apply(Image.fromarray(samples.items[0])))
+    assert not np.array_equal(rows.inputs["image"], GREY.normalize(samples.items))
 
 
 def test_pictures_are_read_as_pixels_where_those_are_taken(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import datasets, evaluation
-from penstock.datasets import DatasetSpec, Rows
+from penstock import data, evaluation
+from penstock.data.specs import Digits
+from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.evaluation import Score
+from penstock.figures import Classification, Multilabel, Regression
 from penstock.preprocess import ImagePreprocess
 from penstock.runtimes import BaseRunner
 from penstock.runtimes.fake import FakeRunner
@@ -119,11 +121,11 @@ def test_scores_of_another_rank_are_refused_with_their_shape() -> None:
 
 
 def test_held_out_rows_are_the_test_part_ready_for_the_model() -> None:
-    spec = DatasetSpec(name="digits")
+    spec = Digits()
     preprocess = ImagePreprocess(input="image", mode="L", height=8, width=8, mean=(0.3,), std=(0.37,))
     rows = evaluation.held_out(spec, preprocess)
-    part = datasets.load(spec)["test"]
-    assert np.array_equal(rows.inputs["image"], preprocess.normalize(part.images))
+    part = data.load(spec)["test"]
+    assert np.array_equal(rows.inputs["image"], preprocess.normalize(part.items))
     assert np.array_equal(rows.labels, part.labels)
 
 
@@ -137,3 +139,42 @@ def test_labels_that_are_no_class_of_the_model_are_refused(label: int) -> None:
     rows = Rows({"x": np.zeros((2, 1), np.float32)}, np.array([0, label]))
     with pytest.raises(PenstockError, match="the model's classes are 0 to 2"):
         evaluation.score(np.zeros((2, 3), np.float32), rows)
+
+
+def test_figures_are_of_the_task() -> None:
+    rows = Rows({"x": np.zeros((3, 1))}, np.array([0, 1, 1]))
+    first = np.array([[2, 0], [0, 2], [2, 0]], np.float32)
+    for task in ("classification", None):
+        found = evaluation.figures(first, rows, task)
+        assert isinstance(found, Classification)
+        assert (found.correct, found.samples) == (2, 3)
+    numbers = evaluation.figures(np.array([[0.0], [1.0], [4.0]]), rows, "regression")
+    assert isinstance(numbers, Regression)
+    assert numbers.mae == 1
+    several = evaluation.figures(first, Rows(rows.inputs, np.array([[1, 0], [0, 1], [1, 1]])), "multilabel")
+    assert isinstance(several, Multilabel)
+    assert several.exact == 2
+
+
+@given(logits=st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_the_accuracy_of_all_figures_is_that_of_the_score(logits: list[list[float]]) -> None:
+    first = np.array(logits, np.float32)
+    rows = Rows({"x": first}, np.arange(len(first)) % 3)
+    assert evaluation.figures(first, rows, None).accuracy == evaluation.score(first, rows).accuracy
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "said"),
+    [
+        ("regression", None, r"an \.npz file holds `labels`, the right numbers, \[n\]"),
+        ("multilabel", None, "0 or 1 for each label"),
+        ("classification", None, "accuracy needs labels"),
+        ("regression", np.zeros((2, 5)), "do not fit"),
+        ("multilabel", np.zeros(2, np.int64), "do not fit"),
+        ("classification", np.zeros(2, np.float32), "accuracy needs class numbers"),
+        ("classification", np.zeros((2, 3), np.int64), r"one class number for each row; the labels are \[2, 3\]"),
+    ],
+)
+def test_labels_that_are_none_of_the_task_are_refused_with_what_it_takes(task: str, labels: Any, said: str) -> None:
+    with pytest.raises(PenstockError, match=said):
+        evaluation.figures(np.zeros((2, 3)), Rows({"x": np.zeros((2, 1))}, labels), task)

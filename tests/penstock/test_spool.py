@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from penstock import datasets, spool
+from penstock import arrayfiles, datasets, spool
 from penstock.datasets import Rows
 from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess, decode_image
@@ -50,7 +50,7 @@ def same(got: Any, expected: Any) -> bool:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every array that is read becomes a spool."""
     monkeypatch.setattr(spool, "LEAST", 1)
-    monkeypatch.setattr(datasets, "LEAST", 1)
+    monkeypatch.setattr(arrayfiles, "LEAST", 1)
 
 
 @pytest.fixture

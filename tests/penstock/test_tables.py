@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +76,26 @@ def test_what_a_spreadsheet_takes_for_a_formula_is_text(text: str) -> None:
 @pytest.mark.parametrize("value", ["net-fp32", "-1.5e-3", "+2", "", "-", "a=b", "'=1", -1.5, None, True])
 def test_other_cells_stay_as_they_are(value: Any) -> None:
     assert tables.inert(value) is value
+
+
+def test_a_file_is_read_as_it_is_asked_for_with_the_line_each_record_begins_on(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbfa, b\r\n\r\n1,"two\nlines"\n3,4\n5,"6" 7\n')
+    records = tables.stream(tmp_path / "a.csv")
+    assert [next(records) for _ in range(3)] == [(1, ["a", "b"]), (3, ["1", "two\nlines"]), (5, ["3", "4"])]
+    with pytest.raises(BadTable, match="line 6 of the table is no CSV"):
+        next(records)
+
+
+@given(
+    st.binary(max_size=60) | st.text('a,"\r\n\udc80é', max_size=20).map(lambda t: t.encode("utf-8", "surrogateescape"))
+)
+def test_a_file_holds_the_records_of_its_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.csv"
+    file.write_bytes(data)
+    try:
+        whole = [record for _, record in tables.records(data)]
+    except BadTable:
+        with pytest.raises(BadTable):
+            list(tables.stream(file))
+    else:
+        assert [record for _, record in tables.stream(file)] == whole

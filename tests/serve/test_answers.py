@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from penstock.serve import answers
@@ -91,28 +88,6 @@ def test_the_answer_of_a_segmentation_is_the_labels_with_their_shares_and_the_ma
     assert np.array_equal(np.asarray(image), classes[0])
 
 
-@given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9))))
-def test_a_map_s_pixels_are_the_classes_whatever_they_are(classes: Any) -> None:
-    image = Image.open(io.BytesIO(answers.map_png(classes)))
-    assert image.mode == "P"
-    assert np.array_equal(np.asarray(image), classes)
-
-
-def test_the_palette_is_pascal_voc_s_with_a_colour_for_each_class() -> None:
-    colours = np.frombuffer(answers._palette(), np.uint8).reshape(256, 3)
-    assert colours[[0, 1, 2, 15, 20]].tolist() == [[0, 0, 0], [128, 0, 0], [0, 128, 0], [192, 128, 128], [0, 64, 128]]
-    assert len(set(map(tuple, colours.tolist()))) == 256
-
-
-def test_classes_that_are_answered_as_numbers_are_the_map() -> None:
-    classes = np.array([[[0, 255], [3, 3]]], np.int64)
-    assert np.array_equal(answers.class_maps(classes), classes)
-    for wrong in (-1, 256):
-        with pytest.raises(RequestError, match="class out of 0 to 255") as raised:
-            answers.class_maps(np.full((1, 2, 2), wrong))
-        assert raised.value.status == 422
-
-
 ONE, TWO = np.zeros((1, 3, 4, 6), np.float32), np.zeros((2, 3, 4, 6), np.float32)
 
 
@@ -169,33 +144,3 @@ def test_nan_is_refused_where_there_is_no_way_to_say_it(models: dict[str, Model]
     with pytest.raises(RequestError, match="NaN or Inf in output 'out'") as raised:
         asyncio.run(answers.encode(models["colours"], {"out": ONE * np.nan}, form, 3, Times()))
     assert raised.value.status == 422
-
-
-@given(
-    hnp.arrays(
-        np.float32,
-        st.tuples(st.integers(1, 4), st.integers(1, 12)),
-        elements=st.floats(-(2.0**127), 2.0**127, width=32),
-    )
-)
-def test_softmax_rows_are_probabilities_in_the_order_of_the_logits(logits: Any) -> None:
-    scores = answers.softmax(logits)
-    assert np.isfinite(scores).all()
-    assert (scores >= 0).all()
-    assert np.allclose(scores.sum(axis=1), 1)
-    best = logits.argmax(axis=1)
-    assert (scores[np.arange(len(scores)), best] == scores.max(axis=1)).all()
-
-
-def test_softmax_of_float16_is_computed_in_float64() -> None:
-    scores = answers.softmax(np.array([[60000, 60000 - 32]], np.float16))
-    assert scores.dtype == np.float64
-    assert scores[0, 1] == pytest.approx(np.exp(-32), rel=1e-9)
-
-
-def test_fewer_labels_than_classes_leave_numbers_for_the_rest() -> None:
-    assert answers._labelled(np.array([0.1, 0.2, 0.7]), ("no", "yes"), 2) == {
-        "label": "2",
-        "score": 0.7,
-        "top": [{"label": "2", "score": 0.7}, {"label": "yes", "score": 0.2}],
-    }

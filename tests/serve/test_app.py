@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from penstock import artifact, datasets
+from penstock.data.samples import Samples
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.app import _reply
 
@@ -83,7 +84,7 @@ def tensors(repository: Path, scans: tuple[Any, Any]) -> Any:
     """The held-out scans as the model takes them."""
     receipt = artifact.read(repository / "digits-onnx-fp32").receipt
     assert receipt.preprocess is not None
-    rows = datasets.rows(datasets.Samples(*scans), receipt.preprocess)
+    rows = datasets.rows(Samples(*scans), receipt.preprocess)
     return rows.inputs["image"]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from penstock.serve import openapi
+from penstock.serve import examples
 from penstock.signature import Dim, Signature, Tensor
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def one_input(dtype: str, *shape: int | str) -> Signature:
 
 def test_a_model_of_many_numbers_is_shown_by_the_json_that_its_bytes_follow() -> None:
     signature = one_input("float32", "batch", 3, 224, 224)
-    assert openapi.example_inputs(signature) is None
-    example = openapi.infer_example(signature)
+    assert examples.example_inputs(signature) is None
+    example = examples.infer_example(signature)
     size = 2 * 3 * 224 * 224 * 4
     assert str(size) in example["summary"]
     assert example["value"] == {
@@ -136,12 +136,12 @@ def test_a_model_of_many_numbers_is_shown_by_the_json_that_its_bytes_follow() ->
 
 
 def test_float16_which_json_has_no_numbers_for_is_shown_in_binary_too() -> None:
-    (entry,) = openapi.infer_example(one_input("float16", "batch", 2))["value"]["inputs"]
+    (entry,) = examples.infer_example(one_input("float16", "batch", 2))["value"]["inputs"]
     assert entry["parameters"] == {"binary_data_size": 8}
 
 
 def test_examples_keep_to_the_smallest_sizes_and_the_ranges() -> None:
-    inputs = openapi.example_inputs(one_input("int64", "batch", "tokens"))
+    inputs = examples.example_inputs(one_input("int64", "batch", "tokens"))
     assert inputs is not None
     assert [len(row) for row in inputs["x"]] == [2, 2]
     json.dumps(inputs)

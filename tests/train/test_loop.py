@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from penstock import checkpoint, datasets
+from penstock import checkpoint, data, datasets
 from penstock.errors import PenstockError
-from penstock.train import loop, recipe
+from penstock.figures import Classification
+from penstock.train import jobs, loop, recipe
 from penstock.train.loop import Trained
 from penstock.train.recipe import Recipe
 
@@ -33,7 +35,19 @@ def run(job: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def test_a_run_leaves_its_checkpoints_and_logs_and_nothing_else(run: Trained) -> None:
     folder = run.best.parent
-    assert sorted(path.name for path in folder.iterdir()) == ["best.pth", "last.pth", "logs"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "best.pth",
+        "confusion.png",
+        "curves.png",
+        "history.jsonl",
+        "last.pth",
+        "logs",
+        "reliability.png",
+        "report.html",
+        "right.png",
+        "state.pt",
+        "wrong.png",
+    ]
     assert (run.best, run.last, run.logs) == (folder / "best.pth", folder / "last.pth", folder / "logs")
     assert list(run.logs.rglob("metrics.csv"))
     assert list(run.logs.rglob("events.out.tfevents.*"))
@@ -59,7 +73,7 @@ def test_a_checkpoint_is_weights_and_plain_data(run: Trained, job: Recipe) -> No
 
 def test_a_checkpoint_carries_real_samples_of_the_right_parts(run: Trained, job: Recipe) -> None:
     held = checkpoint.load(run.best)
-    parts = datasets.load(job.dataset)
+    parts = data.load(job.dataset)
     for rows, part, n in ((held.calibration, "train", loop.CALIBRATION), (held.golden, "test", loop.GOLDEN)):
         assert rows is not None
         expected = datasets.rows(parts[part], job.preprocess).take(n)
@@ -69,20 +83,21 @@ def test_a_checkpoint_carries_real_samples_of_the_right_parts(run: Trained, job:
 
 
 def test_the_score_is_that_of_the_best_checkpoint_on_the_held_out_part(run: Trained, job: Recipe) -> None:
-    part = datasets.load(job.dataset)["test"]
+    part = data.load(job.dataset)["test"]
     module = checkpoint.load(run.best).module
     with torch.inference_mode():
-        logits = module(torch.from_numpy(job.preprocess.normalize(part.images)))
+        logits = module(torch.from_numpy(job.preprocess.normalize(part.items)))
     correct = int((logits.argmax(1).numpy() == part.labels).sum())
-    assert (run.score.correct, run.score.samples) == (correct, len(part.labels))
-    assert run.score.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
+    assert isinstance(run.figures, Classification)
+    assert (run.figures.correct, run.figures.samples) == (correct, len(part.labels))
+    assert run.figures.accuracy > 0.5  # one epoch already beats the 10% of guessing by far
 
 
 def test_the_recorded_metrics_are_those_of_the_weights_beside_them(run: Trained, job: Recipe) -> None:
     held = checkpoint.load(run.best)
-    part = datasets.load(job.dataset)["val"]
+    part = data.load(job.dataset)["val"]
     with torch.inference_mode():
-        logits = held.module(torch.from_numpy(job.preprocess.normalize(part.images)))
+        logits = held.module(torch.from_numpy(job.preprocess.normalize(part.items)))
     labels = torch.from_numpy(part.labels)
     accuracy = float((logits.argmax(1) == labels).double().mean())
     assert held.card.metrics["val_accuracy"] == pytest.approx(accuracy, abs=1e-6)
@@ -100,25 +115,6 @@ def test_the_same_recipe_gives_the_same_weights_again(run: Trained, job: Recipe,
     again = loop.train(job, tmp_path, progress=False)
     first, second = (torch.load(path, weights_only=True)["state_dict"] for path in (run.last, again.last))
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_an_augmented_image_is_moved_by_whole_pixels_its_border_repeated() -> None:
-    torch.manual_seed(0)
-    images = torch.randn(200, 2, 4, 5)
-    moved = loop._shifted(images, 1)
-    seen = set()
-    for before, after in zip(images, moved, strict=True):
-        padded = np.pad(before.numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
-        candidates = {(y, x): padded[:, y : y + 4, x : x + 5] for y in range(3) for x in range(3)}
-        found = [offset for offset, picture in candidates.items() if np.array_equal(picture, after.numpy())]
-        assert len(found) == 1
-        seen.update(found)
-    assert len(seen) == 9
-
-
-def test_without_augmentation_images_are_left_alone() -> None:
-    images = torch.randn(3, 1, 4, 4)
-    assert loop._shifted(images, 0) is images
 
 
 @pytest.mark.parametrize("classes", [1, 9])
@@ -144,6 +140,88 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
     raise AssertionError("it goes on after three ^C")
 
 
+def small(*changes: str) -> Recipe:
+    return recipe.load("digits", ["epochs=2", "model.kwargs.widths=[8]", "track.tensorboard=false", *changes])
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"the loss is nan in epoch 1; the batch is kept as .*optim.lr=1e\+29"):
+        loop.train(small("optim.lr=1e30", "optim.clip=0"), tmp_path, progress=False)
+    with np.load(tmp_path / "bad_batch.npz", allow_pickle=False) as kept:
+        assert kept["image"].shape == (64, 8, 8, 1)
+        assert kept["labels"].shape == (64,)
+    assert not (tmp_path / "best.pth").exists()
+
+
+def test_data_that_is_no_number_is_told_from_a_rate_that_is_too_large(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((100, 4)).astype(np.float32)
+    rows[7, 2] = np.inf
+    np.savez(tmp_path / "rows.npz", rows=rows, labels=np.arange(100) % 2)
+    model = 'model={target="penstock.train.nets:Mlp", kwargs={features=4}}'
+    dataset = f'dataset={{name="numpy", path="{tmp_path / "rows.npz"}"}}'
+    with pytest.raises(PenstockError, match=r"the loss is nan in .*; 'rows' of it hold NaN or infinity"):
+        loop.train(recipe.load("digits", [model, dataset, "preprocess=", "augment="]), tmp_path, progress=False)
+
+
+def test_weights_that_are_no_numbers_after_an_epoch_are_not_kept(tmp_path: Path) -> None:
+    one_step = small("optim.lr=1e30", "optim.clip=0", "batch_size=4096", 'schedule.name="constant"', 'optim.name="sgd"')
+    with pytest.raises(PenstockError, match=r"val_loss is (nan|inf) after epoch 1, of which nothing is kept"):
+        loop.train(one_step, tmp_path, progress=False)
+    assert not list(tmp_path.glob("*.pth"))
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "told"),
+    [
+        ("classification", np.ones((30, 3), np.float32), r"labels of train are float32 of shape \[21, 3\]"),
+        ("classification", np.linspace(0, 1, 30, dtype=np.float32), r"labels of train are float32 of shape \[21\]"),
+        ("multilabel", np.arange(30) % 2, r"of shape \[21\], 0 to 1; they must be \[rows, labels\]"),
+        ("multilabel", np.full((30, 2), 7, np.float32), r"7 to 7; they must be .* each from 0 to 1"),
+    ],
+)
+def test_labels_of_another_task_are_refused(task: str, labels: Any, told: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", rows=np.ones((30, 4), np.float32), labels=labels)
+    model = 'model={target="penstock.train.nets:Mlp", kwargs={features=4}}'
+    dataset = f'dataset={{name="numpy", path="{tmp_path / "rows.npz"}"}}'
+    plain = ["preprocess=", "augment=", "optim.label_smoothing=", f"task={task}"]
+    with pytest.raises(PenstockError, match=told):
+        jobs.prepare(recipe.load("digits", [model, dataset, *plain]))
+
+
+def test_a_figure_that_there_is_none_of_cannot_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=r"keep.monitor is 'val_acuracy'; .*; the nearest is 'val_accuracy'"):
+        loop.train(small('keep.monitor="val_acuracy"'), tmp_path, progress=False)
+
+
+def test_a_last_batch_of_one_row_is_no_trouble_to_batchnorm(tmp_path: Path) -> None:
+    rows = [f"{number},{number % 2}" for number in range(94)]  # 65 of them are trained on
+    (tmp_path / "t.csv").write_text("\n".join(["a,y", *rows]))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    assert len(data.load(table.dataset)["train"]) % table.batch_size == 1
+    loop.train(table, tmp_path / "run", progress=False)
+
+
+def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n1,1\n2,2\n3,3\n")
+    table = recipe.load("regression", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y"])
+    with pytest.raises(PenstockError, match=r"the part train has 1 samples; 1 processes must have 2 each"):
+        loop.train(table, tmp_path / "run", progress=False)
+
+
+def test_a_full_disk_is_one_sentence_from_tensorboard_too(tmp_path: Path) -> None:
+    limited = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000)); "
+        "import sys; sys.argv = ['penstock', 'train', 'digits', '--no-progress']; "
+        "from penstock.cli import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2
+    assert ran.stderr.strip().splitlines() == [
+        "error: --output runs/digits: cannot be written: File too large; checkpoints written before are whole"
+    ]
+
+
 def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "train", "digits", "--epochs", "10000", "--output", "runs"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -163,8 +241,24 @@ def test_a_run_that_is_interrupted_keeps_its_checkpoints_and_says_so_in_a_word(t
     assert err.splitlines()[-1] == "interrupted"
     assert "Traceback" not in err
     assert "trained" not in out
-    assert sorted(path.name for path in best.parent.iterdir()) == ["best.pth", "last.pth", "logs"]
+    assert sorted(path.name for path in best.parent.iterdir()) == [
+        "best.pth",
+        "history.jsonl",
+        "last.pth",
+        "logs",
+        "state.pt",
+    ]
     for name in ("best.pth", "last.pth"):
         held = checkpoint.load(best.with_name(name))
         assert held.proof.loaded == held.proof.expected
         assert held.card.metrics["epoch"] >= 1
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_a_tracker_that_is_not_installed_is_told_before_the_data_is_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
+    wanted = recipe.load("image-folder", [f"dataset.path={tmp_path}/nowhere", f"track.{name}=true"])
+    with pytest.raises(PenstockError, match=rf"track.{name} needs {name}, which is not installed.*penstock\[track\]"):
+        loop.train(wanted, tmp_path / "run", progress=False)

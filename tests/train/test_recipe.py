@@ -1,4 +1,4 @@
-"""Recipes: read from TOML, each field held to its rule."""
+"""Recipes: shipped ones and the user's, each field held to its rule."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.train import loop, recipe
+from penstock.train import jobs, recipe
 
 DIGITS = (recipe.SHIPPED / "digits.toml").read_text()
+# What only the user knows, for the recipes that need it.
+GIVEN = {
+    "image-folder": ["dataset.path=photos/"],
+    "csv-text": ["dataset.train=train.csv"],
+    "csv-table": ["dataset.train=table.csv", "dataset.target=kind"],
+    "regression": ["dataset.train=table.csv", "dataset.target=price"],
+}
 
 
 def written(folder: Path, old: str, new: str) -> Path:
@@ -22,7 +29,54 @@ def written(folder: Path, old: str, new: str) -> Path:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in recipe.SHIPPED.glob("*.toml")))
 def test_every_shipped_recipe_is_read_by_its_name(name: str) -> None:
-    assert recipe.load(name).name == name
+    assert recipe.load(name, GIVEN.get(name, [])).name == name
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_a_shipped_recipe_that_lacks_what_only_the_user_knows_says_by_which_command_it_is_given(name: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        recipe.load(name)
+    said, _, command = str(caught.value).partition(", as in ")
+    fields = " and ".join(each.partition("=")[0] for each in GIVEN[name])
+    is_or_are, it = ("are", "them") if len(GIVEN[name]) > 1 else ("is", "it")
+    assert said == f"recipe {name}: {fields} {is_or_are} missing; give {it}"
+    words = command.split()
+    assert words[:4] == ["penstock", "train", name, "--set"]
+    assert recipe.load(words[2], words[4::2]).name == name
+
+
+def test_an_override_goes_into_its_section_and_over_a_field_that_is_given_by_itself() -> None:
+    found = recipe.load("digits", ["optim.lr=3e-4", "model.kwargs.widths=[8, 16]", "epochs=2"], epochs=5)
+    assert (found.optim.lr, found.model.kwargs["widths"], found.epochs) == (3e-4, [8, 16], 2)
+    assert found.optim.weight_decay == recipe.load("digits").optim.weight_decay
+
+
+def test_an_error_in_an_override_names_the_override_and_one_in_the_file_the_file() -> None:
+    with pytest.raises(PenstockError, match=r"^--set optim\.lr=0: optim\.lr: 0: Input should be greater than 0$"):
+        recipe.load("digits", ["optim.lr=0", "epochs=3"])
+    with pytest.raises(PenstockError, match=r"^recipe digits: epochs: 0: "):
+        recipe.load("digits", ["optim.lr=1"], epochs=0)
+
+
+def test_no_clipping_is_0_in_files_and_none_here() -> None:
+    found = recipe.load("digits", ["optim.clip=0"])
+    assert found.optim.clip is None
+    assert found.model_dump(mode="json")["optim"]["clip"] == 0
+    assert recipe.Recipe.model_validate(found.model_dump(mode="json")) == found
+    assert recipe.load("digits").optim.clip == 1.0
+
+
+def test_label_smoothing_is_the_loss_s_wherever_it_is_written() -> None:
+    assert recipe.load("digits").loss.label_smoothing == 0.05
+    found = recipe.load("digits", ["optim.label_smoothing=", "loss.label_smoothing=0.1"])
+    assert (found.loss.label_smoothing, found.optim.label_smoothing) == (0.1, 0.0)
+
+
+def test_texts_and_tables_need_no_section_of_preprocessing() -> None:
+    found = recipe.load("csv-text", ["dataset.train=train.csv", "preprocess="])
+    assert found.preprocess == recipe.Text(kind="text")
+    found = recipe.load("csv-table", [*GIVEN["csv-table"], "preprocess={most_categories=10}"])
+    assert found.preprocess == recipe.Table(kind="table", most_categories=10)
 
 
 def test_a_recipe_of_the_users_is_read_by_path(tmp_path: Path) -> None:
@@ -39,7 +93,9 @@ def test_a_field_that_is_given_replaces_the_recipes_own() -> None:
 
 
 def test_an_unknown_recipe_is_refused_with_the_shipped_ones() -> None:
-    with pytest.raises(PenstockError, match="recipe 'digit': neither a file nor one of the shipped recipes: digits"):
+    with pytest.raises(
+        PenstockError, match=r"recipe 'digit': neither a file nor .* recipes: csv-.*; did you mean digits"
+    ):
         recipe.load("digit")
 
 
@@ -68,7 +124,7 @@ def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: st
         ("lr = 0.01 ", "lr = 0.0 ", "optim.lr"),
         ("lr = 0.01 ", "learning_rate = 0.01 ", "optim.lr"),
         ("shift = 1 ", "shift = -1 ", "augment.shift"),
-        ("shift = 1 ", "flip = true ", "augment.flip"),
+        ("shift = 1 ", "tilt = true ", "augment.tilt"),
         ("max = 64", "max = 4", "batch"),
         ("std = [0.37]", "std = [0.0]", "preprocess"),
         ("mean = [0.3]", "mean = [0.3, 0.3]", "preprocess"),
@@ -130,7 +186,7 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 
 def test_a_recipe_that_leaves_the_number_of_classes_to_the_network_is_described(tmp_path: Path) -> None:
     path = written(tmp_path, ", classes = 10", "")
-    card = loop.describe(recipe.load(str(path)))
+    card = jobs.prepare(recipe.load(str(path))).card
     assert [str(tensor) for tensor in card.signature.outputs] == ["logits:float32[batch,10]"]
     assert card.labels == tuple("0123456789")
 

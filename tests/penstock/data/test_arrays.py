@@ -1,0 +1,87 @@
+"""Arrays: whole numbers are classes without gaps, floats are numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import data, spool
+from penstock.data.arrays import Inputs
+from penstock.data.specs import Arrays
+from penstock.errors import PenstockError
+
+
+def saved(tmp_path: Path, **arrays: Any) -> Arrays:
+    np.savez(tmp_path / "a.npz", **arrays)
+    return Arrays(path=str(tmp_path / "a.npz"))
+
+
+def test_rows_of_all_arrays_stay_with_their_labels(tmp_path: Path) -> None:
+    labels = np.arange(60) % 3
+    spec = saved(tmp_path, ids=np.arange(120).reshape(60, 2), mask=labels.astype(np.float32), labels=labels)
+    parts = data.load(spec)
+    assert {name: len(part) for name, part in parts.items()} == {"train": 42, "val": 6, "test": 12}
+    for part in parts.values():
+        assert part.kind == "arrays"
+        assert part.classes == ("0", "1", "2")
+        assert part.labels.dtype == np.int64
+        assert part.items.arrays["ids"].dtype == np.int64
+        for row, item in enumerate(part.items):
+            assert item["mask"] == part.labels[row]
+            assert item["ids"].tolist()[0] // 2 % 3 == part.labels[row]
+            assert part.place(row) == f"a.npz row {item['ids'][0] // 2}"
+    assert len(parts["test"].items[2:5]) == 3
+
+
+def test_floats_are_numbers_of_any_width(tmp_path: Path) -> None:
+    for shape in ((20,), (20, 3)):
+        part = data.load(saved(tmp_path, x=np.zeros((20, 2)), labels=np.random.default_rng(0).random(shape)))["train"]
+        assert part.classes is None
+        assert part.labels.dtype == np.float32
+        assert part.labels.shape == (14, *shape[1:])
+
+
+def test_large_arrays_are_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.arrayfiles.LEAST", 1000)
+    monkeypatch.setattr("penstock.spool.LEAST", 1000)
+    rows = np.random.default_rng(0).random((50, 10))
+    parts = data.load(saved(tmp_path, x=rows, labels=np.arange(50) % 2))
+    items = parts["test"].items
+    assert isinstance(items, Inputs)
+    assert isinstance(items.arrays["x"], spool.Spool)
+    assert items[3]["x"].tolist() == rows[int(parts["test"].place(3).split()[-1])].tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (np.array([0, 1, 3, 5] * 5), "no row is of class 2, 4, though labels go up to 5"),
+        (np.array([0, 2**40] * 10), "no row is of class 1, 2, 3, 4, 5, 6, 7, 8 and 1 more, though"),
+        (np.array([0, -1] * 10), "the label of row 1 is -1; class numbers are 0 and more"),
+        (np.zeros(20, int), "only class 0"),
+        (np.zeros((20, 2), int), r"whole numbers of shape \[20, 2\]; class numbers are one for each row"),
+        (np.zeros(20, bool), "labels have dtype bool; classes must be integers, numbers floats"),
+        (np.array([1.0] * 19 + [np.nan]), "the label of row 19 is nan, which is no finite"),
+        (np.array([1.0] * 19 + [1e39]), r"the label of row 19 is 1e\+39, which is no finite"),
+        (np.zeros((20, 2, 2)), r"labels have shape \[20, 2, 2\]; numbers must be \[n\] or \[n, k\]"),
+        (np.zeros(19), "same number of rows"),
+        (np.array(["a"] * 20), "'labels' holds no numbers"),
+    ],
+)
+def test_labels_that_are_neither_are_refused(tmp_path: Path, labels: Any, words: str) -> None:
+    spec = saved(tmp_path, x=np.zeros((20, 2)), labels=labels)
+    with pytest.raises(PenstockError, match=f"dataset.path {spec.path}: .*{words}"):
+        data.load(spec)
+
+
+def test_a_file_without_labels_is_refused_with_what_it_holds(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="holds no `labels`, but x, y"):
+        data.load(saved(tmp_path, x=np.zeros(3), y=np.zeros(3)))
+
+
+def test_a_file_that_is_missing_is_told_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=f"dataset.path {tmp_path / 'b.npz'}: no such file"):
+        data.load(Arrays(path=str(tmp_path / "b.npz")))

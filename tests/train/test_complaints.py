@@ -1,0 +1,96 @@
+"""Complaints: unknown fields with the nearest known one, missing ones, and sections that are none."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.train import recipe
+from penstock.train.complaints import nearest
+
+
+def said(name: str, *overrides: str) -> str:
+    with pytest.raises(PenstockError) as caught:
+        recipe.load(name, overrides)
+    return str(caught.value)
+
+
+OPTIM = ", ".join(recipe.Optim.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.learning_rate=1", f"optim.learning_rate is unknown; did you mean lr? optim has: {OPTIM}"),
+        ("optim.weight-decay=1", f"optim.weight-decay is unknown; did you mean weight_decay? optim has: {OPTIM}"),
+        ("optim.zzz=1", f"optim.zzz is unknown; optim has: {OPTIM}"),
+        ("preprocess.hight=9", "preprocess.hight is unknown; did you mean height? preprocess has: kind, input, mode, "),
+        ("dataset.sed=1", "dataset.sed is unknown; did you mean seed? dataset has: seed, val, test, name"),
+        ("model.kwarg.x=1", "model.kwarg is unknown; did you mean kwargs? model has: target, kwargs"),
+        ("batch.least=1", "batch.least is unknown; batch has: min, opt, max"),
+        ("epoch=3", "epoch is unknown; did you mean epochs? a recipe has: name, task, seed, epochs, "),
+        ("lr=0.1", "lr is unknown; did you mean optim.lr? a recipe has: name, task, "),
+        ("learning_rate=0.1", "learning_rate is unknown; did you mean optim.lr? a recipe has: name, task, "),
+        ("gamma=0.1", "gamma is unknown; a recipe has: name, task, "),
+        ("scheduler.name=step", "scheduler is unknown; did you mean schedule? a recipe has: name, "),
+    ],
+)
+def test_an_unknown_field_is_named_with_the_nearest_and_all_of_its_section(override: str, message: str) -> None:
+    assert said("digits", override).startswith(f"--set {override}: {message}")
+
+
+def test_an_unknown_field_where_one_is_missing_is_told_beside_it() -> None:
+    message = said("digits", "optim.lr=", "optim.learning_rate=0.1")
+    assert message == (
+        "--set optim.learning_rate=0.1: optim.lr is missing, and optim.learning_rate is unknown; did you mean lr? "
+        f"optim has: {OPTIM}"
+    )
+
+
+def test_all_missing_values_are_in_one_command_after_what_was_typed() -> None:
+    assert said("digits", "epochs=", "optim.lr=", "dataset={name='csv-text'}", "preprocess=") == (
+        "recipe digits: epochs, dataset.train and optim.lr are missing; give them, as in penstock train digits --set "
+        """'dataset={name='"'"'csv-text'"'"'}' --set epochs=EPOCHS --set dataset.train=train.csv --set optim.lr=LR"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "optim=3",
+            f"optim is 3; it must be a section, [optim], which has: {OPTIM}; one field is set as in --set optim.name=…",
+        ),
+        (
+            "dataset=fashion-mnist",
+            "dataset is 'fashion-mnist'; it must be a section, [dataset]; one field is set as in --set",
+        ),
+        ("dataset.name=mnist", "dataset.name: 'mnist': must be one of 'digits', 'fashion-mnist', 'image-folder', "),
+        ("preprocess.kind=video", "preprocess.kind: 'video': must be one of 'image', 'text', 'table'"),
+        ("name=7", 'name is 7, a number; it must be text: in quotes, "7"'),
+        ("machine.devices=some", "machine.devices: 'some': Input should be a valid integer, "),
+        ("preprocess.mean=[x]", "preprocess.mean is '[x]'; it must be a list, as in preprocess.mean=["),
+        ("preprocess.mean=0.3", "preprocess.mean is 0.3; it must be a list, as in preprocess.mean=[0.3]"),
+        ("optim.freeze=stem.*", "optim.freeze is 'stem.*'; it must be a list, as in optim.freeze=[\"stem.*\"]"),
+        ('preprocess.mean=["x"]', "preprocess.mean.0: 'x': "),
+        ("optim.name=lion", "optim.name: 'lion': Input should be 'sgd', 'adam' or 'adamw'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_what_it_must_be(override: str, message: str) -> None:
+    assert said("digits", override).startswith(f"--set {override}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("learning_rate", "lr"),
+        ("Weight-Decay", "weight_decay"),
+        ("betta", "betas"),
+        ("lr", "lr"),
+        ("rl", "lr"),
+        ("qqq", None),
+        ("", None),
+    ],
+)
+def test_the_nearest_name_is_by_initials_or_letters(name: str, meant: str | None) -> None:
+    assert nearest(name, ["lr", "weight_decay", "betas"]) == meant

@@ -1,0 +1,117 @@
+"""Networks of the user's own: trained however they are called and answer, or refused in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from penstock import cli
+from penstock.errors import PenstockError
+from penstock.figures import Classification
+from penstock.train import jobs, loop, recipe
+from penstock.train.recipe import Recipe
+
+NETS = """
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        self.linear = nn.Linear(64, classes)
+    def forward(self, pixels):
+        return self.linear(pixels.flatten(1))
+
+class ByName(Plain):
+    def forward(self, *, image):
+        return super().forward(image)
+
+class Two(Plain):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits, logits.softmax(1)
+
+class Named(Plain):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+class Summed(Plain):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits, logits.sum()
+
+class Mean(Plain):
+    def forward(self, x):
+        return super().forward(x).mean()
+
+class Answers(Plain):
+    def forward(self, x):
+        return super().forward(x).argmax(1)
+
+class Detached(Plain):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x.flatten(1)[:, :10]
+"""
+
+
+def job(folder: Path, name: str) -> Recipe:
+    (folder / "nets.py").write_text(NETS)
+    model = f'model={{target="{folder / "nets.py"}:{name}"}}'
+    return recipe.load("digits", [model, "epochs=2", "optim.lr=0.05", "track.tensorboard=false"])
+
+
+@pytest.mark.parametrize("name", ["Plain", "ByName", "Two", "Named"])
+def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: Path) -> None:
+    trained = loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
+    assert isinstance(trained.figures, Classification)
+    assert trained.figures.accuracy > 0.8
+    assert trained.report is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (["model.kwargs.widht=[8]"], r"recipe digits: model.target .* --set model.kwargs.NAME=VALUE"),
+        (["model.kwargs.widths=[0]"], r"recipe digits: the model fails on inputs .*; correct model.kwargs"),
+        (['model.target="no.such:Net"'], r"recipe digits: model.target no.such: cannot be imported"),
+    ],
+)
+def test_a_network_that_cannot_be_made_is_told_in_a_recipe_s_words(changes: list[str], told: str) -> None:
+    with pytest.raises(PenstockError, match=told) as failed:
+        jobs.prepare(recipe.load("digits", changes))
+    assert "--model" not in str(failed.value)
+    assert "--input" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Summed", r"the network's output .* is not one for each row"),
+        ("Mean", r"the network's first output is .*float32\[\]; it must be numbers for each row"),
+        ("Answers", r"the network's first output is .*int64\[batch\]; it must be numbers for each row"),
+        ("Detached", "does not depend on a parameter that is trained"),
+        ("Fixed", "the network, Fixed, has no parameter to train"),
+    ],
+)
+def test_a_network_that_cannot_learn_is_refused_in_a_sentence(name: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=told):
+        loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
+
+
+def test_its_checkpoint_predicts_once_the_network_is_named(tmp_path: Path) -> None:
+    recipe_ = job(tmp_path, "Plain")
+    best = str(loop.train(recipe_, tmp_path / "run", progress=False).best)
+    Image.new("L", (8, 8)).save(tmp_path / "scan.png")
+    words = ["predict", best, str(tmp_path / "scan.png")]
+    refused = CliRunner().invoke(cli.app, words)
+    assert isinstance(refused.exception, PenstockError)
+    assert str(refused.exception).endswith(f"--model {recipe_.model.target}")
+    answered = CliRunner().invoke(cli.app, [*words, "--model", recipe_.model.target])
+    assert answered.exit_code == 0, answered.exception
+    assert "scan.png" in answered.output

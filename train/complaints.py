@@ -1,0 +1,120 @@
+"""Complaints: what is wrong with a recipe, in one sentence that names the field, its value, the rule and a way out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from penstock.fields import Place, first_message, sections, where
+
+# What to write for a value that only the user knows, in the command that the sentence ends with.
+_EXAMPLES = {
+    ("image-folder", "path"): "photos/",
+    ("csv-text", "train"): "train.csv",
+    ("csv-table", "train"): "table.csv",
+    ("csv-table", "target"): "COLUMN",
+    ("numpy", "path"): "arrays.npz",
+    ("recordio", "path"): "train.rec",
+}
+_NO_LIST = ("tuple_type", "list_type")
+_NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
+
+
+class Complaint(NamedTuple):
+    """The path of the field that is to blame, and the sentence."""
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+def complaint(error: ValidationError, model: type[BaseModel], content: dict[str, Any], command: str) -> Complaint:
+    """The first thing that is wrong; of missing values all, since one command gives them.
+
+    Args:
+        error: what pydantic says of `content`.
+        model: of which it is no valid data.
+        content: the data.
+        command: the one to add `--set` to, `penstock train image-folder`.
+    """
+    found = error.errors()
+    at = [where(each, model) for each in found]
+    first, kind = at[0], found[0]["type"]
+    unknown = [place for place, each in zip(at, found, strict=True) if each["type"] == "extra_forbidden"]
+    if kind == "extra_forbidden":
+        return Complaint(first.path, _unknown(first, model))
+    if kind == "missing":
+        beside = next((place for place in unknown if place.path[:-1] == first.path[:-1]), None)
+        if beside is not None:
+            return Complaint(beside.path, f"{first} is missing, and {_unknown(beside, model)}")
+        missing = [place for place, each in zip(at, found, strict=True) if each["type"] == "missing"]
+        return Complaint(first.path, _missing(missing, content, command))
+    value = found[0]["input"]
+    if kind in _NO_SECTION:
+        return Complaint(first.path, _no_section(first, model, value))
+    if kind in _NO_LIST:
+        return Complaint(
+            first.path,
+            f"{first} is {value!r:.60}; it must be a list, as in {first}=[{json.dumps(value, default=str):.60}]",
+        )
+    if kind == "string_type" and isinstance(value, int | float):
+        return Complaint(first.path, f'{first} is {value!r:.60}, a number; it must be text: in quotes, "{value!r:.60}"')
+    return Complaint(first.path, first_message(error, model))
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name that was probably meant: of the same initials (learning_rate, lr), or of about its letters."""
+    words = name.lower().replace("-", "_")
+    initials = _initials(words)
+    if len(initials) > 1 and initials in known:
+        return initials
+    turned = next((each for each in known if sorted(each) == sorted(words)), None)  # rl, too short to be close to lr
+    return turned or next(iter(difflib.get_close_matches(words, known, n=1)), None)
+
+
+def _unknown(place: Place, model: type[BaseModel]) -> str:
+    *outer, last = map(str, place.path)
+    known = list((place.section or model).model_fields)
+    meant = nearest(last, known)
+    if meant is None and not outer:
+        meant = _in_a_section(last, model)
+    hint = f"; did you mean {meant}?" if meant else ";"
+    return f"{place} is unknown{hint} {'.'.join(outer) or 'a recipe'} has: {', '.join(known)}"
+
+
+def _in_a_section(name: str, model: type[BaseModel]) -> str | None:
+    """`lr`, or `learning_rate`, -> `optim.lr`, where one section alone has such a field."""
+    homes = [
+        f"{section}.{field}"
+        for section, kind in sections(model).items()
+        for field in kind.model_fields
+        if field in (name, _initials(name))
+    ]
+    return homes[0] if len(homes) == 1 else None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))
+
+
+def _missing(missing: Sequence[Place], content: dict[str, Any], command: str) -> str:
+    names = [str(place) for place in missing]
+    dataset = content.get("dataset")
+    data = dataset.get("name") if isinstance(dataset, dict) else None
+    told = " ".join(
+        f"--set {place}={_EXAMPLES.get((str(data), str(place.path[-1])), str(place.path[-1]).upper())}"
+        for place in missing
+    )
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    is_or_are, it = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"{listed} {is_or_are} missing; give {it}, as in {command} {told}"
+
+
+def _no_section(place: Place, model: type[BaseModel], value: Any) -> str:
+    kind = sections(model).get(str(place))
+    example = f"{place}.{next(iter(kind.model_fields))}" if kind else f"{place}.name"
+    has = f", which has: {', '.join(kind.model_fields)}" if kind else ""
+    return f"{place} is {value!r:.60}; it must be a section, [{place}]{has}; one field is set as in --set {example}=…"

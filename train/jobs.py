@@ -1,0 +1,246 @@
+"""Jobs: what a recipe comes to with its data at hand: parts, the preprocessing that was found, network and card."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from penstock import architecture, checkpoint, data, probe, tabular, textual
+from penstock.adapter import Call
+from penstock.architecture import LIBRARIES, Architecture
+from penstock.card import Card
+from penstock.data.samples import Samples
+from penstock.data.specs import Part
+from penstock.errors import PenstockError
+from penstock.preprocessing import Preprocess
+from penstock.signature import Signature, Tensor
+from penstock.tabular import TablePreprocess
+from penstock.textual import TextPreprocess
+from penstock.train import pretrained
+from penstock.train.facts import Facts
+from penstock.train.pretrained import Start
+from penstock.train.recipe import Recipe, Table, Text
+
+_FIELDS = (
+    ("--model-args NAME=VALUE", "--set model.kwargs.NAME=VALUE"),
+    ("--model-args ", "model.kwargs "),
+    ("--model ", "model.target "),
+    ("--input, --dim or --range", "model.kwargs, or what it is given"),
+    ("--input: ", ""),
+    ("--input ", ""),
+)
+_RESCALED = "penstock.train.nets:Rescaled"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe with all that it names.
+
+    `call` is how the network takes its inputs and where in its answer the outputs lie, of which the first is learnt.
+    `start` is what a file of weights gave; `scale` are mean and standard deviation of a regression's targets, float32
+    `[outputs]` each.
+    """
+
+    recipe: Recipe
+    parts: dict[Part, Samples]
+    preprocess: Preprocess | None
+    net: nn.Module
+    card: Card
+    call: Call
+    start: Start | None = None
+    scale: tuple[Any, Any] | None = None
+
+
+def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
+    """Read the data, see what is to be known of it, and build the network.
+
+    Args:
+        recipe: what is trained.
+        facts: what was found when the run began, for the card.
+
+    Raises:
+        PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
+    """
+    parts = data.load(recipe.dataset)
+    _check_labels(recipe, parts)
+    preprocess = _found(recipe, parts["train"])
+    scale = _scale(parts["train"]) if recipe.task == "regression" else None
+    with _in_words_of_recipes(recipe):
+        model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
+        if scale is not None:
+            mean, std = (values.tolist() for values in scale)
+            model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
+        net = architecture.build(model, recipe.seed).train()
+        card, call = _card(recipe, model, parts, preprocess, facts)
+    start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
+    _check_outputs(card, parts)
+    return Job(recipe, parts, preprocess, net, card, call, start, scale)
+
+
+@contextmanager
+def _in_words_of_recipes(recipe: Recipe) -> Iterator[None]:
+    """Have errors that speak of `export`'s options speak of the recipe's fields that stand for them."""
+    try:
+        yield
+    except PenstockError as error:
+        said = str(error)
+        for option, field in _FIELDS:
+            said = said.replace(option, field)
+        raise PenstockError(said if said.startswith("recipe ") else f"recipe {recipe.name}: {said}") from None
+
+
+def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
+    """The preprocessing that a checkpoint records: as the recipe has it, with what the training part tells."""
+    wanted = recipe.preprocess
+    if isinstance(wanted, Text):
+        if wanted.tokenizer == "words":
+            return textual.fit(train.items, wanted.size, wanted.least, wanted.length)
+        found = textual.from_folder(Path(wanted.tokenizer), wanted.length)
+        # A network that looks for padding by itself is not told of it.
+        return found if _takes(recipe.model.target, "mask") else found.model_copy(update={"mask": None})
+    if isinstance(wanted, Table):
+        names = list(train.items[0])
+        return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
+    return wanted
+
+
+def _takes(target: str, name: str) -> bool:
+    """Whether a network has an input of that name."""
+    if target.partition(":")[0] in LIBRARIES:
+        return True
+    return name in inspect.signature(architecture.find(target).forward).parameters
+
+
+def _scale(train: Samples) -> tuple[Any, Any]:
+    numbers = np.asarray(train.labels, np.float64).reshape(len(train), -1)
+    spread = numbers.std(0)
+    return numbers.mean(0).astype(np.float32), np.where(spread > 0, spread, 1).astype(np.float32)
+
+
+def _outputs(recipe: Recipe, train: Samples) -> int:
+    if recipe.task == "classification":
+        return len(train.classes or range(int(train.labels.max()) + 1))
+    return 1 if train.labels.ndim == 1 else int(train.labels.shape[1])
+
+
+def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Architecture:
+    """The recipe's network with the arguments that its data tells, where the recipe leaves them out."""
+    target, given = recipe.model.target, dict(recipe.model.kwargs)
+    told: dict[str, Any] = {"classes": outputs, "num_classes": outputs}
+    if isinstance(preprocess, TextPreprocess):
+        told["tokens"] = preprocess.tokens
+    if isinstance(preprocess, TablePreprocess):
+        told["features"] = preprocess.features
+    if target.partition(":")[0] in LIBRARIES:
+        taken = {"num_classes"}
+    else:
+        taken = set(inspect.signature(architecture.find(target)).parameters)
+    if "config" in taken and "config" not in given and recipe.weights is not None and Path(recipe.weights).is_dir():
+        told["config"] = pretrained.from_folder(Path(recipe.weights)).kwargs["config"]
+    if "config" in taken and "config" not in {**given, **told}:
+        raise PenstockError(
+            f"recipe {recipe.name}: {target} takes model.kwargs.config, which the folder of a transformers model has: "
+            "--set weights=FOLDER begins with its weights, too"
+        )
+    given.update({name: value for name, value in told.items() if name in taken and name not in given})
+    return Architecture(target=target, kwargs=given)
+
+
+def _card(
+    recipe: Recipe,
+    model: Architecture,
+    parts: dict[Part, Samples],
+    preprocess: Preprocess | None,
+    facts: Facts | None,
+) -> tuple[Card, Call]:
+    """The card of the checkpoints that a job leaves, and how its network is called."""
+    inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
+    bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
+    try:
+        signature, call = probe.complete(architecture.build(model), bare)
+    except PenstockError as error:  # which tells exporting's options
+        why = str(error).partition("; correct --input")[0]
+        raise PenstockError(
+            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
+        ) from None
+    name = "values" if recipe.task == "regression" else "logits"
+    first = signature.outputs[0].model_copy(update={"name": name})
+    _check_rows(recipe, signature.outputs)
+    signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
+    labels = None
+    if recipe.task != "regression":
+        labels = parts["train"].classes or tuple(str(number) for number in range(int(first.shape[-1])))
+    card = Card(
+        name=recipe.name,
+        architecture=model,
+        signature=signature,
+        preprocess=preprocess,
+        labels=labels,
+        task=recipe.task,
+        dataset=recipe.dataset,
+        versions=checkpoint.versions(),
+        recipe=recipe.model_dump(mode="json"),
+        facts=None if facts is None else facts.model_dump(mode="json"),
+    )
+    return card, call
+
+
+def _arrays(train: Samples) -> tuple[Tensor, ...]:
+    first = train.items[0]
+    return tuple(
+        Tensor(name=name, dtype=str(row.dtype), shape=("batch", *np.shape(row))) for name, row in first.items()
+    )
+
+
+def _check_labels(recipe: Recipe, parts: dict[Part, Samples]) -> None:
+    """See that the data's labels are what the task learns; those of arrays may be anything."""
+    for part, samples in parts.items():
+        labels = samples.labels
+        if recipe.task == "classification" and (labels.ndim != 1 or labels.dtype.kind != "i"):
+            raise PenstockError(
+                f"recipe {recipe.name}: task is classification; the labels of {part} are {labels.dtype} of shape "
+                f"{list(labels.shape)}, and must be a whole number for each row: --set task=regression learns numbers"
+            )
+        if recipe.task == "multilabel" and (labels.ndim != 2 or not ((labels >= 0) & (labels <= 1)).all()):
+            raise PenstockError(
+                f"recipe {recipe.name}: task is multilabel; the labels of {part} are of shape {list(labels.shape)}, "
+                f"{labels.min():g} to {labels.max():g}; they must be [rows, labels], each from 0 to 1"
+            )
+
+
+def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
+    """See that the network answers each row by itself, first of all with the numbers that it learns."""
+    first, rank = outputs[0], len(outputs[0].shape)
+    if rank < 2 or first.shape[0] != "batch" or isinstance(first.shape[-1], str) or not first.dtype.startswith("float"):
+        raise PenstockError(
+            f"recipe {recipe.name}: the network's first output is {first}; it must be numbers for each row, as "
+            "float32[batch,10] of ten classes"
+        )
+    for other in outputs[1:]:
+        if other.shape[:1] != ("batch",):
+            raise PenstockError(
+                f"recipe {recipe.name}: the network's output {other} is not one for each row; have forward answer the "
+                "first alone"
+            )
+
+
+def _check_outputs(card: Card, parts: dict[Part, Samples]) -> None:
+    """See that the network tells apart as many classes as the data has, or gives as many numbers."""
+    outputs = int(card.signature.outputs[0].shape[-1])
+    if card.task == "classification":
+        most = max(int(samples.labels.max()) for samples in parts.values())
+        if most >= outputs:
+            raise PenstockError(
+                f"recipe {card.name}: the network has {outputs} classes; the data goes up to class {most}"
+            )
+        return
+    wanted = 1 if parts["train"].labels.ndim == 1 else parts["train"].labels.shape[1]
+    if wanted != outputs:
+        raise PenstockError(f"recipe {card.name}: the network gives {outputs} numbers a row; the data has {wanted}")
