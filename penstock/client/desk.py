@@ -46,14 +46,17 @@ class Desk:
         self._screen = sys.stdout
         self.prints = wishes.json or wishes.csv is None
         self.answered = self.failed = 0
+        # Why the row before had no answer, in which file; and how many after it had none for the same reason.
+        self._told, self._more = ("", ""), 0
         if wishes.csv is not None and not wishes.csv.absolute().parent.is_dir():
             raise PenstockError(f"--csv {wishes.csv}: there is no folder {wishes.csv.parent}")
 
     def take(self, row: Row) -> None:
         if row.prediction is None:
             self.failed += 1
-            self._complain(f"{row.name}: {row.error}")
+            self._tell(row)
         else:
+            self._tell_more()
             self.answered += 1
             if self._maps is not None:
                 row = replace(row, map=self._maps.write(row))
@@ -64,8 +67,24 @@ class Desk:
         elif self.prints and row.prediction is not None:
             print(results.as_line(row, self._wishes.top_k), file=self._screen, flush=True)
 
+    def _tell(self, row: Row) -> None:
+        """Say why a row has no answer; of rows of one file, one after the other, the same reason is said once."""
+        told = (row.piece.source.name, row.error)
+        if row.row is not None and told == self._told:
+            self._more += 1
+            return
+        self._tell_more()
+        self._complain(f"{row.name}: {row.error}")
+        self._told = told
+
+    def _tell_more(self) -> None:
+        if self._more:
+            self._complain(f"{self._told[0]}: the same for {self._more} more of its rows")
+        self._told, self._more = ("", ""), 0
+
     def clear(self) -> None:
         """Write the table, also of what there was until ^C."""
+        self._tell_more()
         if self._wishes.csv is not None and self._kept:
             with writing("--csv", self._wishes.csv, "nothing was written there"):
                 write_whole(self._wishes.csv, results.as_csv(self._kept, self._wishes.top_k))

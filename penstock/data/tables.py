@@ -94,7 +94,10 @@ def _read(spec: CsvTable, file: Columns, kinds: Mapping[str, Kind]) -> Found:
         raise PenstockError(f"{file.where}: holds no rows")
     missing = np.flatnonzero(_missing(target))
     if missing.size:
-        raise PenstockError(f"{file.where}: {file.unit} {rows[missing[0]]}: {spec.target!r}, the target, is missing")
+        raise PenstockError(
+            f"{file.where}: {file.unit} {rows[missing[0]]}: {spec.target!r}, the target, is missing; fill it in, or "
+            f"leave out such {file.unit}s, of which there {'is 1' if missing.size == 1 else f'are {missing.size}'}"
+        )
     return Found(file.where, Table(columns), _labels(spec, file, target, rows), places)
 
 
