@@ -35,7 +35,9 @@ def test_a_long_frame_is_read_about_as_fast_as_it_comes() -> None:
         assert bytes(heard[0][1][-4:]) == b"xend"
         return time.perf_counter() - began
 
-    assert seconds(2**26) < 40 * max(seconds(2**23), 0.002)  # 8 times the bytes; the square would be 64 times
+    # 4 times the bytes, and the square would be 16 times; both in memory that is fetched anew, as less of it is not.
+    small, large = (min(seconds(size) for _ in range(3)) for size in (2**25, 2**27))
+    assert large < 9 * small
 
 
 def test_what_is_longer_than_any_frame_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
