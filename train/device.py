@@ -91,7 +91,7 @@ def prepared(machine: Machine) -> Iterator[None]:
 
 
 def laid_out(net: nn.Module, machine: Machine) -> nn.Module:
-    """The network with its convolutions' weights channels last, if so asked; `Ahead` lays out the images."""
+    """The network with its convolutions' weights channels last, if so asked; images are laid out by who makes them."""
     if machine.channels_last:
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net

@@ -41,6 +41,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         PenstockError: the recipe watches a figure that there is none of.
     """
 
+    _mean: Tensor | None
+    _spread: Tensor | None
+
     def __init__(self, job: Job, folder: Path) -> None:
         super().__init__()
         recipe = job.recipe
@@ -54,10 +57,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         # Smoothing is for learning: no answer should be as unsure as it asks for.
         plain = recipe.loss.model_copy(update={"label_smoothing": 0.0})
         self._val_loss = losses.build(plain, recipe.task, counts, len(job.parts["train"]))
-        self._scale = None if job.scale is None else nn.ParameterList()
-        for values in () if job.scale is None else job.scale:
-            assert self._scale is not None
-            self._scale.append(nn.Parameter(torch.from_numpy(values), requires_grad=False))
+        mean, spread = (None, None) if job.scale is None else map(torch.from_numpy, job.scale)
+        self.register_buffer("_mean", mean, persistent=False)
+        self.register_buffer("_spread", spread, persistent=False)
         self.averaged: ema.Averaged | None = None
         optim.freeze(self.net, recipe.optim.freeze)
         device.laid_out(self.net, recipe.machine)
@@ -183,9 +185,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def _scaled(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Regression is learnt in units of the targets' spread, whatever their own is."""
-        if self._scale is None:
+        mean, spread = self._mean, self._spread
+        if mean is None or spread is None:
             return outputs, targets
-        mean, spread = self._scale
         return (outputs - mean) / spread, (targets.reshape(outputs.shape) - mean) / spread
 
     def _see_finite(self, loss: Tensor | None, batch: Batch | None) -> None:

@@ -143,19 +143,23 @@ class _CrossEntropy(_Weighted):
         return total / (targets * weights).sum()  # no product of matrices, which autocast would lower
 
 
-class _Focal(_Weighted):
-    """−α (1 − p)^γ log p of the class that is right, p by softmax, after Lin et al. 2017, equation 5.
-
-    With probabilities as targets, and where they are smoothed, it is the mean over the classes that they weigh. `alpha`
-    is the second of two classes' and 1 − `alpha` the first's, as in the paper; weights are the mean's, as in cross
-    entropy, which it is with γ = 0.
-    """
+class _Focused(_Weighted):
+    """One that the surer answers count less in by γ, and that α weighs."""
 
     def __init__(
         self, gamma: float, alpha: float | None, smoothing: float, weights: NDArray[np.float64] | None
     ) -> None:
         super().__init__(smoothing, weights)
         self.gamma, self.alpha = gamma, alpha
+
+
+class _Focal(_Focused):
+    """−α (1 − p)^γ log p of the class that is right, p by softmax, after Lin et al. 2017, equation 5.
+
+    With probabilities as targets, and where they are smoothed, it is the mean over the classes that they weigh. `alpha`
+    is the second of two classes' and 1 − `alpha` the first's, as in the paper; weights are the mean's, as in cross
+    entropy, which it is with γ = 0.
+    """
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         logits = _full(logits)
@@ -186,18 +190,12 @@ def _log_of_rest(logits: Tensor, log_p: Tensor) -> Tensor:
     return torch.log1p(-log_p.exp().scatter(1, top, 0.0)).scatter(1, top, rest)
 
 
-class _Binary(_Weighted):
+class _Binary(_Focused):
     """−α (1 − p)^γ log p of each label being as it is, p by sigmoid, after Lin et al. 2017, equation 5.
 
     With γ = 0 and no α it is the binary cross entropy. α is for a one, 1 − α for a zero; what lies between is the mean
     of the two that it weighs. Weights multiply the ones.
     """
-
-    def __init__(
-        self, gamma: float, alpha: float | None, smoothing: float, weights: NDArray[np.float64] | None
-    ) -> None:
-        super().__init__(smoothing, weights)
-        self.gamma, self.alpha = gamma, alpha
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         logits = _full(logits)

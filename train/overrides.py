@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time
 from typing import Any, NamedTuple
 
@@ -71,6 +71,15 @@ def apply(content: dict[str, Any], overrides: Iterable[Override]) -> dict[str, A
         else:
             inner[last] = override.value
     return changed
+
+
+def leaves(content: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
+    """A recipe's fields by their dotted names; an empty section is one itself."""
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{outer}{name}.")
+        else:
+            yield f"{outer}{name}", value
 
 
 def _path(name: str, text: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from penstock.errors import PenstockError, first_line
 from penstock.files import writing
 from penstock.train import strategy
+from penstock.train.overrides import leaves
 from penstock.train.space import Sweep
 from penstock.train.tried import Importance, State, Trial
 
@@ -222,19 +223,11 @@ def _cause(error: BaseException) -> BaseException:
 def _what_matters(sweep: Sweep, content: dict[str, Any]) -> dict[str, Any]:
     """What trials must share to be compared, as flat JSON."""
     told = {name: value for name, value in content.items() if name not in (*_NO_MATTER, "sweep")}
-    flat = {path: value for path, value in _leaves(told) if path not in sweep.space}
+    flat = {path: value for path, value in leaves(told) if path not in sweep.space}
     space = {f"sweep.space.{path}": one.model_dump(exclude_defaults=True) for path, one in sweep.space.items()}
     told = {**flat, **space, "sweep.metric": sweep.metric, "sweep.direction": sweep.towards}
     found: dict[str, Any] = json.loads(json.dumps(told))
     return found
-
-
-def _leaves(content: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _made(storage: optuna.storages.BaseStorage, path: Path, sweep: Sweep, told: dict[str, Any]) -> optuna.Study:

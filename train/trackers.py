@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from penstock.errors import require
+from penstock.train.overrides import leaves
 from penstock.train.recipe import Recipe, Track
 
 
@@ -38,7 +39,7 @@ def loggers(recipe: Recipe, logs: Path) -> list[Any]:
     if track.mlflow:
         found.append(MLFlowLogger(recipe.name, tracking_uri=f"sqlite:///{(logs / 'mlflow.db').absolute()}"))
     if found:
-        settings = _flat(recipe.model_dump(mode="json"))
+        settings = {path: value for path, value in leaves(recipe.model_dump(mode="json")) if value != {}}
         for logger in found:
             logger.log_hyperparams(settings)
     return found
@@ -58,14 +59,3 @@ def told_once() -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def _flat(held: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """A recipe's fields by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in held.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{before}{name}.")
-        else:
-            found[before + name] = value
-    return found

@@ -77,8 +77,7 @@ def train(
             say(f"seed {job.seed}")
     loop = import_stage("penstock.train.loop", "train")
     shown = progress and sys.stderr.isatty()
-    tell = say if facts.first_process() else _nothing
-    trained = loop.train(job, folder, progress=shown, resume=resume, facts=found, say=tell)
+    trained = loop.train(job, folder, progress=shown, resume=resume, facts=found, say=say)
     if trained.figures is None:
         return  # the first rank tells it
     from penstock import summaries
@@ -88,10 +87,6 @@ def train(
         f"{summaries.headline(trained.figures)} on the held-out test part"
     )
     say(f"best {trained.best}   last {trained.last}   report {trained.report}   logs {trained.logs}")
-
-
-def _nothing(_: str) -> None:
-    """Said by the ranks after the first."""
 
 
 def _list_recipes() -> None:

@@ -283,6 +283,16 @@ def test_a_metric_that_the_loop_does_not_log_is_refused_with_those_it_does(tmp_p
     assert {"val_accuracy", "val_loss", "train_loss"} <= set(answer["there"])
 
 
+def ordered(folder: Path) -> dict[str, Any]:
+    """What a worker is told of a trial."""
+    return {
+        "recipe": toml.loads(written(folder, "").read_text()),
+        "facts": None,
+        "folder": str(folder / "trial"),
+        "metric": "val_accuracy",
+    }
+
+
 def test_an_error_of_another_library_s_is_the_trial_s_reason_and_its_traceback_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,13 +300,7 @@ def test_an_error_of_another_library_s_is_the_trial_s_reason_and_its_traceback_i
         raise RuntimeError("CUDA out of memory.\nTried to allocate 2 GiB")
 
     monkeypatch.setattr(loop, "train", fail)
-    order = {
-        "recipe": toml.loads(written(tmp_path, "").read_text()),
-        "facts": None,
-        "folder": str(tmp_path / "trial"),
-        "metric": "val_accuracy",
-    }
-    answer = worker.run(order, lambda *_: False)
+    answer = worker.run(ordered(tmp_path), lambda *_: False)
     assert (answer["kind"], answer["reason"]) == ("failed", "RuntimeError: CUDA out of memory.")
     assert 0 <= answer["seconds"] < 60
     assert "in fail\n" in (tmp_path / "trial" / "error.txt").read_text()
@@ -308,13 +312,7 @@ def test_a_full_disk_is_no_fault_of_the_trial_s(tmp_path: Path, monkeypatch: pyt
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(loop, "train", fail)
-    order = {
-        "recipe": toml.loads(written(tmp_path, "").read_text()),
-        "facts": None,
-        "folder": str(tmp_path / "trial"),
-        "metric": "val_accuracy",
-    }
-    answer = worker.run(order, lambda *_: False)
+    answer = worker.run(ordered(tmp_path), lambda *_: False)
     assert (answer["kind"], answer["reason"]) == ("no room", f"{tmp_path / 'trial'}: No space left on device")
 
 
