@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Event
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,6 +34,14 @@ RATES = {
     "pipelined": 5.0,
 }
 _AHEAD = 8
+
+
+class Aim(Protocol):
+    """A number that processes share."""
+
+    value: int
+
+
 _DRIPPED_S = 10.0
 
 
@@ -46,8 +54,8 @@ def _post(model: str, body: bytes, *headers: str, length: int | None = None) -> 
 class Abusers:
     """One method for each kind, which is one attempt; it gives the status that it got, and whether that was wrong."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, aim: Aim) -> None:
+        self._aim = aim
         self.rng = np.random.default_rng(17)
         zeros = gzip.compress(bytes(2**30), 1)
         self._bomb = _post("line", zeros, "Content-Encoding: gzip")
@@ -56,6 +64,11 @@ class Abusers:
         # Under the limit of 64 MiB, and of rows that the queue would not hold; and 100 MB, over the limit.
         self._large = self._long + b",".join([number] * (60_000_000 // 8)) + b"]}]}"
         self._hundred = 100 * 10**6
+
+    @property
+    def port(self) -> int:
+        """Of the server that they are at now."""
+        return self._aim.value
 
     def _status(self, data: bytes, timeout_s: float = 60) -> str:
         held = Client(self.port, timeout_s)
@@ -153,8 +166,8 @@ class Abusers:
             held.close()
 
 
-def _repeat(attempt: Callable[[], str], rate: float, over: Event, tally: Tally) -> None:
-    """Attempts at a rate; those that take longer than the time between two run beside one another."""
+def _repeat(attempt: Callable[[], str], rate: float, aim: Aim, over: Event, tally: Tally) -> None:
+    """Attempts at a rate, where there is an aim; those that take longer than the time between two run side by side."""
     moment = time.perf_counter()
     running: list[threading.Thread] = []
 
@@ -167,6 +180,8 @@ def _repeat(attempt: Callable[[], str], rate: float, over: Event, tally: Tally) 
     while not over.is_set():
         moment += 1 / rate
         wait_until(moment)
+        if not aim.value:
+            continue
         running = [thread for thread in running if thread.is_alive()]
         running.append(threading.Thread(target=once))
         running[-1].start()
@@ -174,17 +189,20 @@ def _repeat(attempt: Callable[[], str], rate: float, over: Event, tally: Tally) 
         thread.join()
 
 
-def abuse(port: int, kinds: list[str], begin: Event, over: Event, results: Any) -> None:
-    """All of these kinds at once, from `begin` to `over`; then what each kind got goes into `results`."""
-    abusers = Abusers(port)
+def abuse(aim: Aim, kinds: list[str], over: Event, results: Any) -> None:
+    """All of these kinds at once, at the server that `aim` names, until `over`; what each kind got goes into `results`.
+
+    Args:
+        aim: the port of a server, 0 while they are to rest.
+    """
+    abusers = Abusers(aim)
     tallies = {kind: Tally() for kind in kinds}
     results.put("there")  # what they send takes a while to make
-    begin.wait()
     threads = []
     for kind in kinds:
         name = kind.lower().replace(" ", "_")
         attempt = getattr(abusers, f"_{name}" if name[0].isdigit() else name)
-        threads.append(threading.Thread(target=_repeat, args=(attempt, RATES[kind], over, tallies[kind])))
+        threads.append(threading.Thread(target=_repeat, args=(attempt, RATES[kind], aim, over, tallies[kind])))
         threads[-1].start()
     for thread in threads:
         thread.join()

@@ -1,10 +1,10 @@
 """Good clients among bad ones: `python bench/studies/soak.py [--minutes 10] [--rate 60] [--json FILE]`.
 
 Good clients ask two models at a steady rate, whether or not the last answer has come, each request with other numbers,
-and check every answer. They are alone for the first minute (a fifth of a shorter run). For the next, those of
-abusers.py are at another such server on the same machine: what that costs is of the cores that all share. Then the
-abusers are at theirs, and leave them alone again for the end. A latency is counted from when the request was due. The
-rates of the abusers are low, as all share the machine's cores; they are printed.
+and check every answer. They are alone at first and at the end. Between, those of abusers.py go by turns to another such
+server on the same machine, for TURN_S[0] seconds, and to theirs, for TURN_S[1]: what both turns cost is of the cores
+that all share, which are not the same from one minute to the next. A latency is counted from when the request was due.
+The rates of the abusers are low, as all share the machine's cores; they are printed.
 
 Exits with 1 if a good client got a wrong answer, none, or anything but a 200; if an abuser was answered wrongly or with
 a 5xx (a full queue's 503 aside); if the good clients' p99 among abusers is over --most-p99-times what it is with the
@@ -24,13 +24,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.bench.studies.abusers import RATES, abuse
+from penstock.bench.studies.abusers import RATES, Aim, abuse
 from penstock.bench.studies.traffic import Crowd, Question, Reply, Served, Tally, drawn, request, serving, write_model
 
 CLIENTS = 6
@@ -38,13 +37,15 @@ MODELS = {"line": (3, 7), "slope": (5, -11)}
 MOST_GROWTH, MOST_GROWTH_MB = 1.1, 64.0
 PHASES = ("alone", "abusers elsewhere", "among abusers", "alone again")
 AMONG = PHASES[2]
+# The abusers' turns at the other server and at the good clients'; what lies between, when what was begun there ends.
+TURN_S, BETWEEN_S = (30.0, 45.0), 8.0
 
 
 @dataclass
 class Abuse:
-    """Abusers that are ready; what they got, once they have ended: statuses and notes by kind."""
+    """Abusers that are ready, and aim at the port given; what they got, once they have ended, by kind."""
 
-    begin: Event
+    aim: Aim
     got: dict[str, tuple[dict[str, int], list[str]]] = field(default_factory=dict)
 
 
@@ -73,15 +74,15 @@ def watch(served: Served, seconds: float, samples: list[dict[str, Any]], phase: 
 
 
 @contextmanager
-def abusing(port: int, kinds: list[str]) -> Iterator[Abuse]:
-    """Abusers in a process of their own, ready to begin; they end with the block, and have told then what they got."""
+def abusing(kinds: list[str]) -> Iterator[Abuse]:
+    """Abusers in a process of their own, without an aim; they end with the block, and have told then what they got."""
     spawning = multiprocessing.get_context("spawn")
-    begin, over, results = spawning.Event(), spawning.Event(), spawning.Queue()
-    process = spawning.Process(target=abuse, args=(port, kinds, begin, over, results))
+    aim, over, results = spawning.Value("i", 0), spawning.Event(), spawning.Queue()
+    process = spawning.Process(target=abuse, args=(aim, kinds, over, results))
     process.start()
     try:
         results.get(timeout=120)
-        held = Abuse(begin)
+        held = Abuse(aim)
         yield held
     finally:
         over.set()
@@ -92,6 +93,7 @@ def abusing(port: int, kinds: list[str]) -> Iterator[Abuse]:
 def soak(minutes: float, rate: float, kinds: list[str], workers: int) -> dict[str, Any]:
     seconds = 60 * minutes
     alone_s, again_s = min(60.0, seconds / 5), min(30.0, seconds / 10)
+    turns = max(1, round((seconds - alone_s - again_s) / (sum(TURN_S) + 2 * BETWEEN_S)))
     samples: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{name}.onnx" for name in MODELS]
@@ -99,29 +101,27 @@ def soak(minutes: float, rate: float, kinds: list[str], workers: int) -> dict[st
             write_model(path, *MODELS[path.stem])
         given: list[str | Path] = [*paths, "--workers", str(workers)]
         with serving(*given) as served, serving(*given) as other:
-            crowd, began, tallies = Crowd(served.port, rate, CLIENTS, question), time.perf_counter(), {}
+            crowd, began, tallies = Crowd(served.port, rate, CLIENTS, question), time.perf_counter(), dict[str, Tally]()
 
             def during(phase: str, lasting: float) -> None:
-                tallies[phase] = crowd.tally = Tally()
+                crowd.tally = tallies.setdefault(phase, Tally())
                 watch(served, lasting, samples, phase, began)
 
             during("alone", alone_s)
-            for phase, port, lasting in (
-                ("abusers elsewhere", other.port, alone_s),
-                (AMONG, served.port, seconds - 2 * alone_s - again_s),
-            ):
-                crowd.tally = tallies.setdefault("between", Tally())  # what they send takes a while to make
-                with abusing(port, kinds) as abusers:
-                    abusers.begin.set()
-                    during(phase, lasting)
-                    crowd.tally = tallies["between"]
-                abused = abusers.got
+            crowd.tally = tallies["between"] = Tally()  # what they send takes a while to make
+            with abusing(kinds) as abusers:
+                for _ in range(turns):
+                    for phase, port, lasting in zip(PHASES[1:3], (other.port, served.port), TURN_S, strict=True):
+                        abusers.aim.value = port
+                        during(phase, lasting)
+                        abusers.aim.value = 0
+                        during("between", BETWEEN_S)
             during("alone again", again_s)
             crowd.end()
             peak_mb = served.status("VmHWM") / 1024
             served.process.terminate()
             code = served.process.wait(timeout=60)
-    return {"good": tallies, "abused": abused, "samples": samples, "peak_mb": peak_mb, "exit": code}
+    return {"good": tallies, "abused": abusers.got, "samples": samples, "peak_mb": peak_mb, "exit": code}
 
 
 def broken_rules(found: dict[str, Any], most_p99_times: float) -> list[str]:
