@@ -12,78 +12,32 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import TypeAdapter
 
-from penstock import parents
 from penstock.errors import PenstockError
 from penstock.serve import failures, meters
 from penstock.serve.drain import turn_away
+from penstock.serve.members import Member
 from penstock.serve.settings import Settings
-from penstock.serve.supervised import Control
-from penstock.trial import python_command
 
 log = logging.getLogger(__name__)
 BACKLOG = 2048
 """Connections that may wait to be taken."""
 _TICK_S = 0.25
-# A process that has not answered for so long is dealt no connection; and after so long it is ended.
-_LATE_S, _STALLED_S = 1.0, 5.0
+# A process that has not answered for so long is ended.
+_STALLED_S = 5.0
 _HANDSHAKES_S, _PAUSE_S = 0.1, 0.02
 # How old the count of connections may be by which one is refused, and how long a new one is waited for at once.
 _COUNTED_S, _MOMENT_S = 0.005, 0.001
-_BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 # Processes that were told to end at once have so long to say what they leave unanswered.
 _CUT_S = 2.0
 Say = Callable[[str], None]
-
-
-@dataclass
-class Member:
-    """One process of the family: `ready` is whether it has said so, `linked` whether a front end knows the models.
-
-    `dealt` are the connections that it was dealt, and `open` those that it has, as far as is known. `cut_at` is when a
-    front end's way to the engine ended, if it is to be made anew.
-    """
-
-    name: str
-    module: str
-    process: subprocess.Popen[bytes] | None = None
-    control: Control | None = None
-    ready: bool = False
-    linked: bool = False
-    heard: float = 0.0
-    asked: bool = False
-    asked_at: float = 0.0
-    dealt: int = 0
-    open: int = 0
-    counted_at: float = 0.0
-    memory: int | None = None
-    deaths: int = 0
-    again_at: float = 0.0
-    ended: bool = False
-    cut_at: float | None = None
-    told: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def well(self) -> bool:
-        """Whether it does what it is there for."""
-        return self.ready and self.cut_at is None and time.monotonic() - self.heard < _LATE_S
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong with it, where it is not well."""
-        if not self.ready:
-            return f"{self.name} is being restarted"
-        return f"{self.name} {'does not answer' if self.cut_at is None else 'has no way to the engine'}"
 
 
 class Family:
@@ -172,23 +126,12 @@ class Family:
         self._duck_s = self._settings.drain.lame_duck_s if number == signal.SIGTERM else 0.0
 
     def _begin(self, member: Member) -> None:
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with other:
-            told = {"control": other.fileno(), "meters": self._meters}
-            if member is self.engine and self._kept is not None:
-                told["kept"] = self._kept
-            member.process = subprocess.Popen(  # noqa: S603
-                python_command(member.module, orjson.dumps({**self._what, **told}).decode()),
-                pass_fds=list(told.values()),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's ^C is not for it
-                env=parents.environment(),
-            )
-        member.control = Control(own)
-        member.ready = member.linked = member.asked = False
-        member.cut_at = None
-        member.heard, member.open, member.dealt = time.monotonic(), 0, 0
-        self._selector.register(own, selectors.EVENT_READ, member)
+        descriptors = {"meters": self._meters}
+        if member is self.engine and self._kept is not None:
+            descriptors["kept"] = self._kept
+        member.begin(self._what, descriptors)
+        assert member.control is not None
+        self._selector.register(member.control.socket, selectors.EVENT_READ, member)
 
     def _step(self, within_s: float = _TICK_S) -> None:
         """Hear what there is to hear, and look after everybody."""
@@ -229,9 +172,8 @@ class Family:
         if what == "say":
             self._say(message["line"])
         elif what == "alive":
-            if member is not self.engine:  # those on their way to it are not among those that it counts
-                member.open = message["open"] + member.dealt - message["dealt"]
-                member.counted_at = time.monotonic()
+            if member is not self.engine:
+                member.note(message["open"], message["dealt"])
         elif what == "failed":
             failure = failures.raised(message)
             if self._announced:
@@ -250,8 +192,8 @@ class Family:
             member.linked = True
         elif what == "cut":
             member.linked, member.cut_at = False, time.monotonic()
-        elif what == "connection" and self.engine.control is not None:
-            self.engine.control.tell("connection", descriptors)
+        elif what == "connection":
+            self.engine.tell("connection", *descriptors)
         elif what == "drained":
             member.ended = True
             if member is not self.engine:  # whose answers go to front ends
@@ -268,14 +210,14 @@ class Family:
 
     def _link(self, member: Member) -> None:
         """Join front ends to the engine, whichever of them is there now and was not before."""
-        if not self.engine.ready or self.engine.control is None:
+        if not self.engine.ready:
             return
         for front in self.fronts if member is self.engine else [member]:
-            if front.ready and front.control is not None and front.memory is not None:
+            if front.ready and front.memory is not None:
                 one, other = socket.socketpair()
                 with one, other:
-                    self.engine.control.tell("link", [one.fileno(), front.memory])
-                    front.control.tell("link", [other.fileno()])
+                    self.engine.tell("link", one.fileno(), front.memory)
+                    front.tell("link", other.fileno())
                     front.cut_at = None
 
     def _deal_all(self) -> None:
@@ -304,9 +246,7 @@ class Family:
                 return
             with connection:
                 for front in sorted(fronts, key=lambda front: front.open):
-                    if front.control is not None and front.control.tell(
-                        "connection", [connection.fileno()], is_over=is_over
-                    ):
+                    if front.tell("connection", connection.fileno(), is_over=is_over):
                         front.dealt, front.open = front.dealt + 1, front.open + 1
                         break
 
@@ -318,19 +258,17 @@ class Family:
         return any(front.asked for front in fronts)
 
     def _ask(self, member: Member) -> None:
-        """Have a process say that it runs."""
-        assert member.control is not None
-        told: dict[str, Any] = {}
-        if member is self.engine:
-            told["troubles"] = [other.trouble for other in self._members if not other.well]
-            pids = {
-                other.name.removeprefix("the ").replace(" ", "-"): other.process.pid
-                for other in self._members
-                if other.process
-            }
-            told["processes"] = {"head": os.getpid(), **pids}
-        member.asked_at = time.monotonic()
-        member.asked = member.control.tell("alive", **told)
+        """Have a process say that it runs; the engine is told how the others are, which it answers for."""
+        if member is not self.engine:
+            member.ask()
+            return
+        pids = {
+            other.name.removeprefix("the ").replace(" ", "-"): other.process.pid
+            for other in self._members
+            if other.process
+        }
+        troubles = [other.trouble for other in self._members if not other.well]
+        member.ask(troubles=troubles, processes={"head": os.getpid(), **pids})
 
     def _look_after(self, member: Member) -> None:
         now = time.monotonic()
@@ -356,23 +294,15 @@ class Family:
     def _note_death(self, member: Member) -> None:
         """A process has ended: begin it anew, unless all is to end."""
         assert member.process is not None
-        code, pid = member.process.returncode, member.process.pid
         self._forget(member)
-        if member.memory is not None:
-            os.close(member.memory)
-        member.process, member.memory, member.open, was_ready = None, None, 0, member.ready
-        member.ready = member.linked = False
+        pid, was_ready, how = member.process.pid, member.ready, member.bury()
         if self._told_at is not None:
             return
         if not self._announced and self._failure is None and not was_ready:
-            how = _ended(code)
             self._failure = PenstockError(f"{member.name} ended before it could serve: {how}")
             return
-        member.deaths = member.deaths + 1 if not was_ready else 0
-        wait_s = _BACKOFF_S[min(member.deaths, len(_BACKOFF_S) - 1)]
-        member.again_at = time.monotonic() + wait_s
         stays = "; what clients have set stays, what it counted begins anew" if member is self.engine else ""
-        log.error("%s (process %d) ended: %s; it is restarted%s", member.name, pid, _ended(code), stays)
+        log.error("%s (process %d) ended: %s; it is restarted%s", member.name, pid, how, stays)
 
     def _forget(self, member: Member) -> None:
         if member.control is not None:
@@ -383,8 +313,7 @@ class Family:
     def _leave(self) -> None:
         """Have everybody ask clients to leave, once."""
         for member in () if self._leaving else self._members:
-            if member.control is not None:
-                member.control.tell("leave")
+            member.tell("leave")
         self._leaving = True
 
     def _drain(self) -> None:
@@ -400,14 +329,13 @@ class Family:
         limit = time.monotonic() + self._settings.drain.drain_s + _CUT_S
         for members in (self.fronts, [self.engine]):
             for member in members:
-                if member.control is not None:
-                    member.control.tell("end", at_once=self._force)
+                member.tell("end", at_once=self._force)
             self._steps(lambda: all(member.process is None for member in members), limit)  # noqa: B023
             if self._force:
                 # The engine lives on until they have said what they leave: its end would answer it all.
                 for member in self.fronts:
-                    if member.control is not None and not member.ended:
-                        member.control.tell("end", at_once=True)
+                    if not member.ended:
+                        member.tell("end", at_once=True)
                 until = time.monotonic() + _CUT_S
                 while time.monotonic() < until and any(m.process is not None and not m.ended for m in self.fronts):
                     self._step()
@@ -428,7 +356,3 @@ class Family:
             if member.process is not None:
                 member.process.kill()
                 member.process.wait()
-
-
-def _ended(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
