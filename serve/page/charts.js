@@ -8,9 +8,9 @@ const EDGE = { left: 44, right: 10, top: 10, bottom: 24 };
 
 /** A figure with a heading, a legend whose entries have the latest values, and a place to draw in. */
 export class Chart {
-  /** `series` are pairs of a point's field and its name; `unit` is that of all values. */
-  constructor(title, about, unit, series) {
-    Object.assign(this, { title, unit, series });
+  /** `series` are pairs of a point's field and its name; `unit` is that of all values; `whole`: they are whole numbers. */
+  constructor(title, about, unit, series, whole = false) {
+    Object.assign(this, { title, unit, series, whole });
     const id = `chart-${title.toLowerCase().replace(/\W+/g, "-")}`;
     this.values = series.map(() => element("b", null, "–"));
     const entries = series.map(([, name], place) =>
@@ -32,7 +32,7 @@ export class Chart {
   lines(points, now_s) {
     const width = Math.max(this.svg.clientWidth, 200);
     const values = this.series.map(([field]) => points.map((point) => point[field] ?? null));
-    const top = nice(Math.max(0, ...values.flat().filter((value) => value !== null)));
+    const top = nice(Math.max(0, ...values.flat().filter((value) => value !== null)), this.whole);
     const x = (at_s) => EDGE.left + (width - EDGE.left - EDGE.right) * (1 - (now_s - at_s) / SPAN_S);
     const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
     const shown = points.map((point, place) => [point, place]).filter(([point]) => now_s - point.at_s <= SPAN_S);
@@ -55,7 +55,7 @@ export class Chart {
     const all = [...counts];
     const most = Math.max(1, Math.floor((width - EDGE.left - EDGE.right) / 26));
     const held = all.length <= most ? all : gathered(all, most);
-    const top = nice(Math.max(0, ...held.map(([, count]) => count)));
+    const top = nice(Math.max(0, ...held.map(([, count]) => count)), this.whole);
     const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
     const step = (width - EDGE.left - EDGE.right) / Math.max(held.length, 4);
     const bars = held.map(([, count], place) =>
@@ -86,11 +86,11 @@ function gathered(pairs, most) {
   return found;
 }
 
-/** 1, 2 or 5 times a power of ten, no less than a value. */
-export function nice(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((step) => step * power >= value * 0.999999) * power;
+/** A round number no less than a value; of whole numbers one that has a half. */
+export function nice(value, whole) {
+  const power = 10 ** Math.floor(Math.log10(value > 0 ? value : 1));
+  const least = whole ? 2 : 0;
+  return (whole ? [2, 4, 10, 20] : [1, 2, 5, 10]).map((step) => step * power).find((top) => top >= least && top >= value * 0.999999);
 }
 
 const short = (value) => (value >= 10_000 ? value.toLocaleString("en", { notation: "compact" }) : brief(value));

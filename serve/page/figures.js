@@ -46,6 +46,7 @@ function added(lists) {
 export class Looks {
   constructor() {
     this.held = [];
+    this.known = new Map(); // points that were worked out, by name and look
   }
 
   add(look) {
@@ -57,7 +58,20 @@ export class Looks {
 
   /** A point for each look but the first, of one model or, for "", of all of them. */
   points(name, bounds) {
-    return this.held.slice(1).map((look, place) => point(look, this.held[place], this.smooth(place + 1), name, bounds));
+    return this.held.slice(1).map((_, place) => this.point(place + 1, name, bounds));
+  }
+
+  /** The latest of them; one without figures while there is none. */
+  latest(name, bounds) {
+    return this.held.length > 1 ? this.point(this.held.length - 1, name, bounds) : {};
+  }
+
+  point(place, name, bounds) {
+    const look = this.held[place];
+    if (!this.known.has(name)) this.known.set(name, new WeakMap());
+    const known = this.known.get(name);
+    if (!known.has(look)) known.set(look, point(look, this.held[place - 1], this.smooth(place), name, bounds));
+    return known.get(look);
   }
 
   /** The look that percentiles are counted from. */

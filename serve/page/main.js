@@ -1,6 +1,6 @@
 // The page: it asks the server once a second while it is seen, and shows what that answers.
 
-import { byId, say } from "./dom.js";
+import { byId, element, say } from "./dom.js";
 import { Looks } from "./figures.js";
 import { Models } from "./models.js";
 import { Refused, ask, key, useKey } from "./server.js";
@@ -54,10 +54,19 @@ function answers({ problems }) {
   byId("gate").hidden = byId("trouble").hidden = true;
   byId("content").hidden = byId("sections").hidden = false;
   byId("forget").hidden = !key();
+  byId("links").hidden = key() !== ""; // a link brings no key
   const state = byId("state");
-  say(state, problems.length ? `not ready: ${problems.join("; ")}` : "ready");
+  say(state, problems.length ? "not ready" : "ready");
   state.className = problems.length ? "state bad" : "state good";
+  tell(problems);
   if (!paused) draw();
+}
+
+/** Say why the server is not ready, where that is another reason than before. */
+function tell(problems) {
+  const place = byId("problems");
+  const lines = problems.map((problem) => element("p", { class: "notice" }, problem));
+  if (place.textContent !== lines.map((line) => line.textContent).join("")) place.replaceChildren(...lines);
 }
 
 function draw(at_once = false) {
@@ -87,11 +96,12 @@ function fails(error) {
 function close() {
   known = null;
   looks = new Looks();
-  models.show({ models: [], missing: [], routes: {} });
+  models.show({ models: [], held_back: {}, unloaded: [], routes: {} });
+  tell([]);
   traffic.show({ models: [] });
   trial.show({ models: [] });
   say(byId("state"), "");
-  byId("content").hidden = byId("sections").hidden = byId("forget").hidden = byId("trouble").hidden = true;
+  for (const id of ["content", "sections", "forget", "trouble", "links"]) byId(id).hidden = true;
   byId("gate").hidden = false;
 }
 

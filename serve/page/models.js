@@ -1,7 +1,7 @@
 // What is loaded: a row of a table for each model, with its receipt below it.
 
 import { defined, element, say } from "./dom.js";
-import { brief, bytes } from "./figures.js";
+import { brief, bytes, sum } from "./figures.js";
 
 const COLUMNS = ["Model", "Variant", "Version", "Size", "Accuracy", "Requests/s", "p50", "Receipt"];
 
@@ -12,7 +12,7 @@ export class Models {
     this.cells = new Map();
   }
 
-  show({ models, missing, routes }) {
+  show({ models, held_back, unloaded, routes }) {
     const open = new Set([...this.cells].filter(([, { toggle }]) => toggle?.ariaExpanded === "true").map(([name]) => name));
     this.cells.clear();
     const head = element("tr", { role: "row" }, ...COLUMNS.map((name) => element("th", { scope: "col", role: "columnheader" }, name)));
@@ -23,7 +23,7 @@ export class Models {
       element("tbody", { role: "rowgroup" }, ...models.flatMap((model) => this.rows(model, open.has(model.name)))),
     );
     this.place.replaceChildren(...(models.length ? [table] : [element("p", { class: "soft" }, "No model is loaded.")]));
-    this.place.append(...missing.map(absent), ...Object.entries(routes).map(route));
+    this.place.append(...Object.entries(held_back).map(held), ...unloaded.map(absent), ...Object.entries(routes).map(route));
   }
 
   rows(model, open) {
@@ -60,7 +60,7 @@ export class Models {
   update(looks, bounds) {
     const last = looks.held.at(-1);
     for (const [name, { rate, latency, state }] of this.cells) {
-      const point = looks.points(name, bounds).at(-1) ?? {};
+      const point = looks.latest(name, bounds);
       say(rate, point.answered === undefined ? "–" : brief(point.answered + point.failed));
       say(latency, point.p50 === undefined || point.p50 === null ? "–" : `${brief(point.p50)} ms`);
       const ready = last.models[name]?.ready ?? false;
@@ -90,9 +90,13 @@ function receipt(model) {
   return element("dl", null, ...facts.flatMap(([term, said]) => defined(term, said)));
 }
 
-const absent = ({ name, reason }) => element("p", { class: "notice" }, element("b", null, name), ` is not served: ${reason}`);
+const held = ([name, reason]) => element("p", { class: "notice" }, element("b", null, name), `: ${reason}`);
+
+const absent = (name) => element("p", { class: "soft" }, element("b", null, name), " has been unloaded.");
 
 function route([name, weights]) {
-  const shares = Object.entries(weights).map(([target, weight]) => `${target} ${weight}`);
-  return element("p", { class: "soft" }, "Route ", element("b", null, name), ` leads to ${shares.join(", ")}`);
+  const targets = Object.entries(weights);
+  const all = sum(targets.map(([, weight]) => weight));
+  const shares = targets.map(([target, weight]) => (targets.length > 1 ? `${brief((100 * weight) / all)} % to ${target}` : `to ${target}`));
+  return element("p", { class: "soft" }, "Route ", element("b", null, name), ` leads ${shares.join(", ")}.`);
 }

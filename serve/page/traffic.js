@@ -12,13 +12,13 @@ const LISTED = 12;
 
 export class Traffic {
   constructor() {
-    this.sizes = new Chart("Batch sizes", "Batches of the last two minutes by their rows", "batches", [["", "most often"]]);
+    this.sizes = new Chart("Batch sizes", "Batches of the last two minutes by their rows", "batches", [["", "most often"]], true);
     this.charts = [
       new Chart("Requests", "HTTP and gRPC together", "a second", [["answered", "answered"], ["failed", "failed"]]),
       new Chart("Latency", "In the server, over the last 5 seconds", "ms", [["p50", "p50"], ["p95", "p95"], ["p99", "p99"]]),
       new Chart("Waiting and computing", "Medians of the last 5 seconds", "ms", [["compute", "compute"], ["queue", "queue"]]),
-      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]]),
-      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]]),
+      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]], true),
+      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]], true),
     ];
     byId("charts").append(...[...this.charts, this.sizes].map((chart) => chart.node));
   }

@@ -89,7 +89,7 @@ export class Trial {
     const model = this.of(this.model.value);
     const like = model?.forms[this.kind]?.like;
     const others = this.models.filter((other) => other !== model && other.forms[this.kind]?.like === like);
-    offer(this.other, [["", others.length ? "no other model" : "no other takes and answers the same"], ...others.map(({ name }) => [name, name])]);
+    offer(this.other, [["", others.length ? "no other model" : "there is none like it"], ...others.map(({ name }) => [name, name])]);
     this.other.disabled = !others.length;
   }
 

@@ -265,18 +265,16 @@ def test_bounds_are_a_tenth_apart_at_most_and_hold_those_that_prometheus_is_told
     assert len(set(told)) == 17
 
 
-def test_a_model_that_is_gone_or_cannot_be_loaded_is_told_with_its_reason(
-    tmp_path: Path, start_server: StartServer
-) -> None:
+def test_a_model_that_cannot_be_loaded_or_was_unloaded_is_told(tmp_path: Path, start_server: StartServer) -> None:
     write_fake_artifact(tmp_path, "good")
     write_fake_artifact(tmp_path, "bad", expected={"total": np.full(5, 9.0)})
     server = start_server(tmp_path)
-    first = server.ask("GET", page.MODELS).json
-    assert [row["name"] for row in first["missing"]] == ["bad"]
+    first = server.ask("GET", page.FIGURES).json
+    assert [problem[:31] for problem in first["problems"]] == ["model 'bad' failed to load: bad"]
     assert server.ask("POST", "/v2/repository/models/bad/unload", {}).status == 200
     second = server.ask("GET", page.FIGURES).json
-    assert second["loaded"] != first["loaded"]
-    assert second["problems"] == []
+    assert (second["loaded"] != first["loaded"], second["problems"]) == (True, [])
+    assert server.ask("GET", page.MODELS).json["unloaded"] == ["bad"]
 
 
 def test_without_a_key_there_is_the_page_and_nothing_of_the_models(
@@ -423,6 +421,27 @@ def test_what_is_loaded_stands_in_a_table_with_its_receipt(server: Server, visit
     receipt.click()
     assert seen.is_hidden("#receipt-colour-a")
     assert "unverified" in seen.locator("table.models tr", has_text="line").first.inner_text()
+
+
+@in_browser
+def test_models_that_come_and_go_do_so_on_the_page(tmp_path: Path, start_server: StartServer, visit: Go) -> None:
+    write_fake_artifact(tmp_path, "good")
+    write_fake_artifact(tmp_path, "bad", expected={"total": np.full(5, 9.0)})
+    server = start_server(tmp_path, "--route", "best=good")
+    seen = visit(server).page
+    assert seen.inner_text("#state") == "not ready"
+    assert "model 'bad' failed to load: bad: output 'total'" in seen.inner_text("#problems")
+    assert "Route best leads to good." in seen.inner_text("#models")
+    server.ask("POST", "/v2/repository/models/bad/unload", {})
+    seen.wait_for_selector("#state:text-is('ready')")
+    assert "bad has been unloaded." in seen.inner_text("#models")
+    seen.fill("#tensors", '{"ids": [[7]], "weight": [1]}')
+    shutil.copytree(tmp_path / "good", tmp_path / "new")
+    receipt = tmp_path / "new/1/penstock.json"
+    receipt.write_text(receipt.read_text().replace('"name": "good"', '"name": "new"'))
+    assert server.ask("POST", "/v2/repository/models/new/load", {}).status == 200
+    seen.wait_for_selector("#model option[value=new]", state="attached")
+    assert seen.input_value("#tensors") == '{"ids": [[7]], "weight": [1]}'  # what somebody was typing stays
 
 
 @in_browser
