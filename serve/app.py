@@ -25,6 +25,7 @@ from penstock.serve.limits import BodyLimit
 from penstock.serve.loading import ENDING
 from penstock.serve.metrics import Metrics
 from penstock.serve.outcomes import Closed
+from penstock.serve.page import PATHS, routes
 from penstock.serve.predict import Bounds
 from penstock.serve.records import PREDICT, REQUEST_ID, Record
 from penstock.serve.repository import Repository
@@ -60,6 +61,7 @@ def create_app(
     gate: Gate | None = None,
     watch: Watch | None = None,
     gather: Gather = _nothing_to_gather,
+    page: bool = True,
 ) -> Wire:
     """The application that answers for `repository`; closing it drains the models.
 
@@ -74,6 +76,7 @@ def create_app(
             the server's health gives no reasons.
         watch: told of each request, likewise.
         gather: has others say what they have counted, before figures are told.
+        page: whether there is a page at `/`.
     """
     watch = watch or Watch(metrics)
     regions, tracer = regions or Regions(bounds.shared_memory), tracer or Tracer()
@@ -95,6 +98,9 @@ def create_app(
     _add_health(app, repository, metrics, gate, gather)
     control.add(app, repository, _reply, regions, tracer)
     slow.add(app, watch.slow, gather)
+    if page:
+        routes.add_files(app)
+        routes.add_models(app, repository, metrics, _reply, gather)
     _add_predict(app, repository, watch, bounds)
     # Made when it is asked for: its examples are of the models that are loaded then.
     app.openapi = lambda: openapi.describe(app, repository, keyed=gate is not None)  # type: ignore[method-assign]
@@ -109,6 +115,7 @@ def create_front(
     regions: Regions,
     watch: Watch,
     infer: Infer,
+    page: bool = True,
 ) -> Wire:
     """The application of a front end: inference is answered here, and `forward` answers all else.
 
@@ -120,6 +127,7 @@ def create_front(
         regions: of shared memory.
         watch: told of each request.
         infer: answers infer requests.
+        page: whether there is a page at `/`.
     """
 
     @asynccontextmanager
@@ -135,6 +143,9 @@ def create_front(
     _add_errors(app)
     _add_live(app)  # by which it is judged whether a server is to be ended: not while it begins its engine anew
     _add_predict(app, repository, watch, bounds)
+    if page:
+        routes.add_files(app)
+    own = {_LIVE, *(PATHS if page else ())}
 
     @app.get("/v2/health/ready")
     @app.get("/v2/models/{name}/ready")
@@ -143,7 +154,7 @@ def create_front(
         return _reply({"error": ENDING}, 503)
 
     async def either(scope: Any, receive: Any, send: Any) -> None:
-        ours = scope["type"] != "http" or scope["path"] == _LIVE
+        ours = scope["type"] != "http" or scope["path"] in own
         # The engine may hear of it later.
         ours = ours or (repository.ending and scope["method"] == "GET" and scope["path"].endswith("/ready"))
         ours = ours or (scope["path"].startswith("/predict/") and scope["method"] == "POST")

@@ -98,6 +98,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             gate=access.gate,
             watch=watch,
             gather=lambda: fronts.gather(_GATHER_S),
+            page=settings.page,
         )
         # Of clients' connections the head sees to it that they are not too many; these are front ends'.
         connections = Connections(app.infer, replace(settings.connections, connections=sys.maxsize))

@@ -81,7 +81,7 @@ class FrontEnd:
                     service, repository, f"{host}:{address.grpc_port}", settings.bounds, access, shared=True
                 )
             beside = access.beside(beside)
-            app = create_front(repository, settings.bounds, forward, beside, regions, watch, infer)
+            app = create_front(repository, settings.bounds, forward, beside, regions, watch, infer, settings.page)
             connections = Connections(app.infer, settings.connections, access.gate, self._slots.receive)
             config = server.secure(
                 server.config(app if access.gate is None else Guard(app, access.gate), connections), access

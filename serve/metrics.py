@@ -39,15 +39,39 @@ _SECONDS = (
     30.0,
 )
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_PARTS = 12
+
+
+def _divided(bounds: Sequence[float]) -> Iterator[float]:
+    """The bounds, and others between each two of them, a tenth at most above the one before."""
+    yield bounds[0]
+    for low, high in itertools.pairwise(bounds):
+        yield from (low * (high / low) ** (part / _PARTS) for part in range(1, _PARTS))
+        yield high
+
+
+SECONDS = tuple(_divided(_SECONDS))
+"""By which seconds are counted, so that percentiles can be told; Prometheus is told fewer."""
 
 
 class Distribution:
-    """How many values fell into each bucket, bounds included, and what they add up to."""
+    """How many values fell into each bucket, bounds included, and what they add up to.
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    Args:
+        bounds: of the buckets, rising; above the last there is one more.
+        told: those that Prometheus is told of, if not all.
+    """
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    __slots__ = ("_bounds", "_counts", "_sum", "_told")
+
+    def __init__(self, bounds: Sequence[float], told: Sequence[float] | None = None) -> None:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+        self._told = bounds if told is None else told
+
+    @property
+    def counts(self) -> list[int]:
+        """How many values fell into each bucket."""
+        return self._counts
 
     def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
@@ -67,8 +91,14 @@ class Distribution:
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         """Write it down as Prometheus has it: each bucket holds those below it too."""
-        ends = [*map(floatToGoString, self._bounds), "+Inf"]
-        family.add_metric(labels, list(zip(ends, itertools.accumulate(self._counts), strict=True)), self._sum)
+        *below, total = itertools.accumulate(self._counts)
+        held = dict(zip(self._bounds, below, strict=True))
+        ends = zip(map(floatToGoString, self._told), map(held.__getitem__, self._told), strict=True)
+        family.add_metric(labels, [*ends, ("+Inf", total)], self._sum)
+
+
+def _of_seconds() -> Distribution:
+    return Distribution(SECONDS, _SECONDS)
 
 
 @dataclass(eq=False)
@@ -105,7 +135,7 @@ class Metrics:
         self._requests[key] = self._requests.get(key, 0) + 1
         held = self._seconds.get(model)
         if held is None:
-            held = self._seconds[model] = Distribution(_SECONDS)
+            held = self._seconds[model] = _of_seconds()
         held.observe(seconds)
 
     def taken(self) -> dict[str, Any]:
@@ -122,7 +152,21 @@ class Metrics:
         for model, status, count in taken["requests"]:
             self._requests[model, status] = self._requests.get((model, status), 0) + count
         for model, more in taken["seconds"].items():
-            self._seconds.setdefault(model, Distribution(_SECONDS)).add(more)
+            self._seconds.setdefault(model, _of_seconds()).add(more)
+
+    def of(self, model: str, version: int) -> dict[str, Any]:
+        """What was counted of one model, as JSON may have it: requests by how they ended, and seconds in `SECONDS`.
+
+        Its requests are those of all its versions, and its batches this version's.
+        """
+        requests, seconds = self._requests, self._seconds.get(model)
+        figures = self._models.get((model, str(version)))
+        return {
+            "codes": {code: count for (name, code), count in requests.items() if name == model},
+            "seconds": [] if seconds is None else seconds.counts,
+            "queue": [] if figures is None else figures.queue.counts,
+            "compute": [] if figures is None else figures.compute.counts,
+        }
 
     def ready(self, model: str, *, is_ready: bool) -> None:
         """Whether a model answers."""
@@ -181,7 +225,7 @@ class ModelMetrics:
     """One model's figures; an `Observer` of its scheduler."""
 
     def __init__(self) -> None:
-        self.queue, self.compute = Distribution(_SECONDS), Distribution(_SECONDS)
+        self.queue, self.compute = _of_seconds(), _of_seconds()
         self.rows = Distribution(_ROWS)
         self.reasons = dict.fromkeys(REASONS, 0)
 

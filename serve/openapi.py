@@ -180,7 +180,7 @@ def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:
     tables = {model.name: {"value": text} for model in models if (text := examples.csv_example(model))}
     if tables:
         content["text/csv"]["examples"] = tables
-    readings = {model.name: _reading(held) for model in models if (held := predict.of(model)) is not None}
+    readings = {model.name: reading(held) for model in models if (held := predict.of(model)) is not None}
     pictures = {model.name for model in models if isinstance(predict.of(model), ImagePreprocess)}
     form, held = content["multipart/form-data"]["schema"], content["application/json"]["schema"]
     form["description"] = " ".join(
@@ -193,7 +193,8 @@ def _show_predict(operation: dict[str, Any], models: list[Model]) -> None:
     held["description"] = " ".join([held["description"], *others])
 
 
-def _reading(held: Preprocess) -> str:
+def reading(held: Preprocess) -> str:
+    """What a model takes, in words: of pictures their size, of texts their length, of table rows their columns."""
     if isinstance(held, TextPreprocess):
         return f"texts, of which it reads the first {held.length} tokens"
     if isinstance(held, TablePreprocess):

@@ -5,6 +5,8 @@ What is not listed needs the right to the repository, so that a new route is clo
 
 from __future__ import annotations
 
+from penstock.serve import page
+
 INFER, REPOSITORY, SHARED_MEMORY, METRICS = "infer", "repository", "shared-memory", "metrics"
 EVERY = (INFER, REPOSITORY, SHARED_MEMORY, METRICS)
 STREAM = "ModelStreamInfer"
@@ -12,8 +14,8 @@ _SERVICE = "inference.GRPCInferenceService"
 # Any one of them is enough; None is open to everybody.
 Needed = tuple[str, ...] | None
 
-# Orchestrators probe without keys.
-_OPEN = frozenset(("/v2/health/live", "/v2/health/ready"))
+# Orchestrators probe without keys, and a browser has none until the page has asked for it.
+_OPEN = frozenset(("/v2/health/live", "/v2/health/ready", *page.PATHS))
 _READS, _INFERS = (INFER, REPOSITORY), (INFER,)
 _OPERATES, _SHARES = (REPOSITORY,), (SHARED_MEMORY,)
 _PATHS = {
@@ -23,6 +25,7 @@ _PATHS = {
     "/v2/routes": _OPERATES,
     # They tell the names and tensors of models, as their metadata does.
     **dict.fromkeys(("/openapi.json", "/docs", "/docs/oauth2-redirect", "/redoc"), _INFERS),
+    **dict.fromkeys((page.MODELS, page.FIGURES), _INFERS),
 }
 _METHODS: dict[str, Needed] = {
     **dict.fromkeys(("ServerLive", "ServerReady")),

@@ -76,7 +76,9 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
             calls = service.calls
             besides.insert(0, rpc_beside(service, repository, f"{shown}:{grpc_port.free()}", bounds, access))
         gate, beside = access.gate, access.beside(lifecycle.together(besides))
-        app = create_app(repository, metrics, bounds, beside, regions, tracer, gate=gate, watch=watch)
+        app = create_app(
+            repository, metrics, bounds, beside, regions, tracer, gate=gate, watch=watch, page=settings.page
+        )
         if gate is not None:
             metrics.include(gate.families)
         connections = Connections(app.infer, settings.connections, gate)
@@ -92,7 +94,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         for warning in access.warnings(host):
             say(f"warning: {warning}")
         state = "listening, but not ready," if repository.problems else "ready"
-        routes = f"POST /predict/{next(iter(repository.models), 'NAME')}, GET /docs, GET /metrics"
+        routes = _routes(next(iter(repository.models), "NAME"), settings)
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
         settle()
@@ -140,13 +142,18 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
                 say(f"warning: {warning}")
             state = "listening, but not ready," if problems else "ready"
             fronts = f"{workers} front end{'s' * (workers != 1)}"
-            routes = f"POST /predict/{first}, GET /docs, GET /metrics; {fronts}"
+            routes = f"{_routes(first, settings)}; {fronts}"
             also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
             say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
 
         if grpc_port is not None:
             settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
         return Family(paths, settings, workers, slots, listener, say, answers).run()
+
+
+def _routes(first: str, settings: Settings) -> str:
+    """The routes that a line of the terminal has room for."""
+    return f"{'GET /, ' if settings.page else ''}POST /predict/{first}, GET /docs, GET /metrics"
 
 
 def config(app: Any, connections: Connections) -> uvicorn.Config:

@@ -30,7 +30,8 @@ class Settings:
     `log_requests`, which requests are logged, one of `requestlog.WHICH`. `otel` is whether spans of
     requests are sent to a collector; None: as the environment says. `access` says who may come. `workers` are the
     processes that clients are connected to, 0 for one process in all, None for as many as suit the machine; each has
-    `slots_mb` of memory for requests under way; None for as much as suits the largest body.
+    `slots_mb` of memory for requests under way; None for as much as suits the largest body. `page`: whether there is
+    one at `/`.
     """
 
     address: Address = field(default_factory=Address)
@@ -46,3 +47,4 @@ class Settings:
     drain: DrainLimits = field(default_factory=DrainLimits)
     workers: int | None = None
     slots_mb: int | None = None
+    page: bool = True

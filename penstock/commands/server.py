@@ -153,6 +153,13 @@ def serve(
             "Default: --timeout-s and one more.",
         ),
     ] = None,
+    no_page: Annotated[
+        bool,
+        _watching(
+            "--no-page",
+            help="No page at / for browsers, which shows what is loaded and its traffic, and has a form to try it.",
+        ),
+    ] = False,
     trace_file: Annotated[
         Path | None,
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
@@ -217,6 +224,7 @@ def serve(
         drain.DrainLimits(lame_duck_s, timeout_s + 1 if drain_s is None else drain_s),
         workers,
         slots_mb,
+        not no_page,
     )
     if server.serve(paths, settings, say):
         raise typer.Exit(1)

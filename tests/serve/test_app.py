@@ -741,7 +741,7 @@ def test_the_documentation_page_and_the_description_are_served(server: Server) -
 @pytest.mark.parametrize(
     ("method", "path", "part"),
     [
-        ("GET", "/", "'/' is unknown"),
+        ("GET", "/page", "'/page' is unknown"),
         ("GET", "/nothing/here", "'/nothing/here' is unknown"),
         ("POST", "/predict", "'/predict' is unknown"),
         ("POST", "/predict/nobody", "'nobody' is not served; the models are digits-onnx-fp16, "),

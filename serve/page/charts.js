@@ -1,0 +1,124 @@
+// Charts as SVG: lines over the last minutes, and bars.
+
+import { drawn, element, say } from "./dom.js";
+import { SPAN_S, brief } from "./figures.js";
+
+const HEIGHT = 168;
+const EDGE = { left: 44, right: 10, top: 10, bottom: 24 };
+
+/** A figure with a heading, a legend whose entries have the latest values, and a place to draw in. */
+export class Chart {
+  /** `series` are pairs of a point's field and its name; `unit` is that of all values; `whole`: they are whole numbers. */
+  constructor(title, about, unit, series, whole = false) {
+    Object.assign(this, { title, unit, series, whole });
+    const id = `chart-${title.toLowerCase().replace(/\W+/g, "-")}`;
+    this.values = series.map(() => element("b", null, "–"));
+    const entries = series.map(([, name], place) =>
+      element("li", { class: `s${place}` }, sample(place), `${name} `, this.values[place]));
+    this.svg = drawn("svg", { role: "img", "aria-labelledby": `${id} ${id}-now`, height: HEIGHT });
+    this.now = element("span", { id: `${id}-now`, class: "unseen" });
+    this.node = element(
+      "figure",
+      { "aria-labelledby": id },
+      element("h3", { id }, title, element("small", null, ` ${unit}`)),
+      element("figcaption", null, about),
+      element("ul", { class: "legend", role: "list" }, ...entries),
+      this.now,
+      this.svg,
+    );
+  }
+
+  /** Draw points, of which the latest stands at the right edge. */
+  lines(points, now_s) {
+    const width = Math.max(this.svg.clientWidth, 200);
+    const values = this.series.map(([field]) => points.map((point) => point[field] ?? null));
+    const top = nice(Math.max(0, ...values.flat().filter((value) => value !== null)), this.whole);
+    const x = (at_s) => EDGE.left + (width - EDGE.left - EDGE.right) * (1 - (now_s - at_s) / SPAN_S);
+    const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
+    const shown = points.map((point, place) => [point, place]).filter(([point]) => now_s - point.at_s <= SPAN_S);
+    const drawnLines = values.map((held, series) => {
+      const runs = split(shown.map(([point, place]) => (held[place] === null ? null : [x(point.at_s), y(held[place])])));
+      const line = drawn("path", { class: "line", d: runs.map(path).join("") });
+      const under = series ? null : drawn("path", { class: "under", d: runs.map((run) => area(run, y(0))).join("") });
+      return drawn("g", { class: `s${series} d${series}` }, under, line);
+    });
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this.svg.replaceChildren(...levels(top, width, y), ...minutes(width), ...drawnLines.reverse());
+    const last = points.at(-1) ?? {};
+    this.series.forEach(([field], place) => say(this.values[place], brief(last[field])));
+    say(this.now, this.series.map(([field, name]) => `${name} ${brief(last[field])} ${this.unit}`).join(", "));
+  }
+
+  /** Draw a bar for each of some names. */
+  bars(counts) {
+    const width = Math.max(this.svg.clientWidth, 200);
+    const all = [...counts];
+    const most = Math.max(1, Math.floor((width - EDGE.left - EDGE.right) / 26));
+    const held = all.length <= most ? all : gathered(all, most);
+    const top = nice(Math.max(0, ...held.map(([, count]) => count)), this.whole);
+    const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
+    const step = (width - EDGE.left - EDGE.right) / Math.max(held.length, 4);
+    const bars = held.map(([, count], place) =>
+      drawn("rect", { x: EDGE.left + step * place + step * 0.15, width: step * 0.7, y: y(count), height: y(0) - y(count), rx: 2 }));
+    const names = held.map(([name], place) =>
+      drawn("text", { x: EDGE.left + step * (place + 0.5), y: HEIGHT - 7, "text-anchor": "middle" }, name));
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this.svg.replaceChildren(...levels(top, width, y), drawn("g", { class: "bars s0" }, ...bars), ...names);
+    const [name, count] = held.reduce((best, bar) => (bar[1] > best[1] ? bar : best), ["–", 0]);
+    say(this.values[0], count ? name : "–");
+    say(this.now, held.map(([size, number]) => `${number} of ${size}`).join(", ") || "none yet");
+  }
+}
+
+/** A piece of a line as the chart draws it. */
+const sample = (place) =>
+  drawn("svg", { class: `sample s${place} d${place}`, viewBox: "0 0 24 8", "aria-hidden": "true" }, drawn("path", { class: "line", d: "M1 4H23" }));
+
+/** Neighbours together, where there are more than have room. */
+function gathered(pairs, most) {
+  const each = Math.ceil(pairs.length / most);
+  const found = [];
+  for (let first = 0; first < pairs.length; first += each) {
+    const part = pairs.slice(first, first + each);
+    const [low, high] = [part[0][0], part.at(-1)[0]];
+    found.push([low === high ? low : `${low}–${high}`, part.reduce((total, [, count]) => total + count, 0)]);
+  }
+  return found;
+}
+
+/** A round number no less than a value; of whole numbers one that has a half. */
+export function nice(value, whole) {
+  const power = 10 ** Math.floor(Math.log10(value > 0 ? value : 1));
+  const least = whole ? 2 : 0;
+  return (whole ? [2, 4, 10, 20] : [1, 2, 5, 10]).map((step) => step * power).find((top) => top >= least && top >= value * 0.999999);
+}
+
+const short = (value) => (value >= 10_000 ? value.toLocaleString("en", { notation: "compact" }) : brief(value));
+
+function levels(top, width, y) {
+  return [0, top / 2, top].map((value) =>
+    drawn("g", { class: "grid" },
+      drawn("path", { d: `M${EDGE.left} ${y(value)}H${width - EDGE.right}` }),
+      drawn("text", { x: EDGE.left - 6, y: y(value) + 4, "text-anchor": "end" }, short(value))));
+}
+
+/** What stands below the lines: how long ago. */
+function minutes(width) {
+  const across = width - EDGE.left - EDGE.right;
+  return [["start", 0, "2 min ago"], ["middle", 0.5, "1 min ago"], ["end", 1, "now"]].map(([anchor, share, text]) =>
+    drawn("text", { x: EDGE.left + share * across, y: HEIGHT - 7, "text-anchor": anchor }, text));
+}
+
+/** The points between two gaps. */
+function split(points) {
+  const runs = [[]];
+  for (const each of points) {
+    if (each === null) runs.push([]);
+    else runs.at(-1).push(each);
+  }
+  return runs.filter((run) => run.length);
+}
+
+const place = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+const path = (run) => (run.length === 1 ? `M${place(run[0])}h.1` : `M${run.map(place).join("L")}`);
+const area = (run, floor) => `M${run[0][0].toFixed(1)} ${floor}L${run.map(place).join("L")}L${run.at(-1)[0].toFixed(1)} ${floor}Z`;

@@ -1,0 +1,102 @@
+// What is loaded: a row of a table for each model, with its receipt below it.
+
+import { defined, element, say } from "./dom.js";
+import { brief, bytes, sum } from "./figures.js";
+
+const COLUMNS = ["Model", "Variant", "Version", "Size", "Accuracy", "Requests/s", "p50", "Receipt"];
+
+/** The table of models, which `update` tells the latest figures. */
+export class Models {
+  constructor(place) {
+    this.place = place;
+    this.cells = new Map();
+  }
+
+  show({ models, held_back, unloaded, routes }) {
+    const open = new Set([...this.cells].filter(([, { toggle }]) => toggle?.ariaExpanded === "true").map(([name]) => name));
+    this.cells.clear();
+    const head = element("tr", { role: "row" }, ...COLUMNS.map((name) => element("th", { scope: "col", role: "columnheader" }, name)));
+    const table = element(
+      "table",
+      { role: "table", class: "models", "aria-labelledby": "models-h" },
+      element("thead", { role: "rowgroup" }, head),
+      element("tbody", { role: "rowgroup" }, ...models.flatMap((model) => this.rows(model, open.has(model.name)))),
+    );
+    this.place.replaceChildren(...(models.length ? [table] : [element("p", { class: "soft" }, "No model is loaded.")]));
+    this.place.append(...Object.entries(held_back).map(held), ...unloaded.map(absent), ...Object.entries(routes).map(route));
+  }
+
+  rows(model, open) {
+    const rate = element("span", null, "–");
+    const latency = element("span", null, "–");
+    const state = element("span", { class: "badge" });
+    const id = `receipt-${model.name}`;
+    const toggle = model.receipt
+      ? element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": id, "aria-label": `Receipt of ${model.name}` }, "Show")
+      : null;
+    const first = element("th", { scope: "row", role: "rowheader" }, element("span", { class: "name" }, model.name), " ", state);
+    const cells = [
+      [variant(model)],
+      [model.version],
+      [bytes(model.bytes)],
+      accuracy(model.accuracy),
+      [rate],
+      [latency],
+      [toggle ?? element("span", { class: "soft" }, "none: unverified")],
+    ].map((content, place) => element("td", { role: "cell", "data-name": COLUMNS[place + 1] }, element("span", null, ...content)));
+    const below = element("tr", { role: "row", id, class: "receipt", hidden: true }, element("td", { role: "cell", colspan: COLUMNS.length }, receipt(model)));
+    const set = (wide) => {
+      toggle.ariaExpanded = String(wide);
+      toggle.textContent = wide ? "Hide" : "Show";
+      below.hidden = !wide;
+    };
+    toggle?.addEventListener("click", () => set(below.hidden));
+    if (toggle && open) set(true);
+    this.cells.set(model.name, { rate, latency, state, toggle });
+    return [element("tr", { role: "row" }, first, ...cells), ...(toggle ? [below] : [])];
+  }
+
+  /** `looks` are the latest. */
+  update(looks, bounds) {
+    const last = looks.held.at(-1);
+    for (const [name, { rate, latency, state }] of this.cells) {
+      const point = looks.latest(name, bounds);
+      say(rate, point.answered === undefined ? "–" : brief(point.answered + point.failed));
+      say(latency, point.p50 === undefined || point.p50 === null ? "–" : `${brief(point.p50)} ms`);
+      const ready = last.models[name]?.ready ?? false;
+      say(state, ready ? "ready" : "not ready");
+      state.classList.toggle("bad", !ready);
+    }
+  }
+}
+
+const variant = (model) => [model.format, model.precision, ...(model.runtime === model.format ? [] : [`by ${model.runtime}`])].filter(Boolean).join(" ");
+
+function accuracy(held) {
+  if (!held) return [element("span", { class: "soft" }, "not recorded")];
+  const share = (number) => `${(100 * number).toFixed(1)} %`;
+  const said = held.of === "labels" ? `source ${share(held.source)}; ${held.samples} labelled samples` : `the same label as its source; ${held.samples} samples`;
+  return [share(held.share), " ", element("small", { class: "soft" }, said)];
+}
+
+function receipt(model) {
+  const shape = (tensor) => `${tensor.name} ${tensor.datatype} [${tensor.shape.join(", ")}]`;
+  const facts = [
+    ["Takes", model.inputs.map(shape).join("; ")],
+    ["Answers", model.outputs.map(shape).join("; ")],
+    ["Batches", `up to ${model.max_batch} rows`],
+    ...(model.receipt ?? []),
+  ];
+  return element("dl", null, ...facts.flatMap(([term, said]) => defined(term, said)));
+}
+
+const held = ([name, reason]) => element("p", { class: "notice" }, element("b", null, name), `: ${reason}`);
+
+const absent = (name) => element("p", { class: "soft" }, element("b", null, name), " has been unloaded.");
+
+function route([name, weights]) {
+  const targets = Object.entries(weights);
+  const all = sum(targets.map(([, weight]) => weight));
+  const shares = targets.map(([target, weight]) => (targets.length > 1 ? `${brief((100 * weight) / all)} % to ${target}` : `to ${target}`));
+  return element("p", { class: "soft" }, "Route ", element("b", null, name), ` leads ${shares.join(", ")}.`);
+}
