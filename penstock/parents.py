@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _VARIABLE = "PENSTOCK_PARENT"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -43,3 +44,16 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if str(os.getppid()) != parent:
         os._exit(1)
+
+
+def fate(code: int) -> str:
+    """How a process ended, by what `subprocess` has as its return code."""
+    return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there and does not run, as after SIGSTOP."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False

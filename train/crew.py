@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from multiprocessing import Pipe
@@ -69,7 +68,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             code = 0
         self.end()
-        return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return parents.fate(code)
 
     @staticmethod
     def ready(workers: Sequence[Worker]) -> list[Worker]:

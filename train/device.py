@@ -160,6 +160,22 @@ class Ahead:
         return batch
 
 
+class Later:
+    """A number that a device is computing, read when it is there without a wait for what comes after it."""
+
+    def __init__(self, number: Tensor) -> None:
+        self._number = number.to("cpu", non_blocking=True)  # into page-locked memory
+        self._there = torch.cuda.Event() if number.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._there is not None:
+            self._there.record(torch.cuda.current_stream(number.device))
+
+    def read(self) -> float:
+        """The number."""
+        if self._there is not None:
+            self._there.synchronize()
+        return float(self._number)
+
+
 def _tensors(batch: Any) -> Iterator[Tensor]:
     if isinstance(batch, Tensor):
         yield batch

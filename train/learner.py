@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError, nearest
 from penstock.preprocess import ImagePreprocess
-from penstock.train import augment, checkpointing, device, ema, losses, optim
+from penstock.train import augment, checkpointing, device, ema, losses, optim, ranks
 from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
 from penstock.train.recipe import Recipe
@@ -71,7 +72,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self.confusion: Tensor | None = None
         self._stepped = 0
         self._kept = contextlib.ExitStack()
-        self._before: tuple[Tensor, Batch] | None = None
+        self._before: tuple[device.Later, Batch] | None = None
         self.plateau: Any = None
 
     def on_train_start(self) -> None:
@@ -111,6 +112,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             name: torch.zeros((), dtype=torch.float64, device=self.device) for name in _SUMS[self.recipe.task]
         }
         self.confusion = None
+        if self.trainer.world_size > 1:  # BatchNorm has counted each rank's own batches; checkpoints keep the first's
+            ranks.alike(self.net.buffers())
+            ranks.alike(() if self.averaged is None else self.averaged.average.values())
         self._kept.enter_context(self.as_kept())
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -195,9 +199,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
         Without one, at the end of an epoch, that of the last step.
         """
-        now = None if loss is None or batch is None else (loss.detach(), batch)
-        seen, self._before = (now, None) if now is not None and not now[0].is_cuda else (self._before, now)
-        if seen is None or bool(torch.isfinite(seen[0])):
+        now = None if loss is None or batch is None else (device.Later(loss.detach()), batch)
+        seen, self._before = (self._before, now) if loss is None or loss.is_cuda else (now, None)
+        if seen is None or math.isfinite(seen[0].read()):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / "bad_batch.npz"
@@ -211,7 +215,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             else f"a smaller rate, optim.clip or fp32 may help: --set optim.lr={self.recipe.optim.lr / 10:g}"
         )
         raise PenstockError(
-            f"recipe {self.recipe.name}: the loss is {float(seen[0])} in epoch {self.current_epoch + 1}; the batch is "
+            f"recipe {self.recipe.name}: the loss is {seen[0].read()} in epoch {self.current_epoch + 1}; the batch is "
             f"kept as {path}; {helps}"
         )
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 from lightning.pytorch.callbacks import Callback, TQDMProgressBar
 
 from penstock import card as cards
-from penstock import checkpoint, datasets, evaluation
+from penstock import checkpoint, datasets, evaluation, parents
 from penstock.card import Card
 from penstock.data.facts import summary
 from penstock.data.specs import Part
@@ -26,7 +22,20 @@ from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
-from penstock.train import augment, cases, device, faults, jobs, journal, keeper, loaders, report, trackers
+from penstock.train import (
+    augment,
+    cases,
+    device,
+    faults,
+    jobs,
+    journal,
+    keeper,
+    loaders,
+    ranks,
+    report,
+    stopping,
+    trackers,
+)
 from penstock.train.board import Board
 from penstock.train.device import Ahead
 from penstock.train.facts import Facts, find
@@ -89,6 +98,7 @@ def train(
         PenstockError: the recipe, its data and its network do not fit, what it asks for is not there, or the loss is no
             number.
     """
+    parents.end_with_parent()
     device.resolve(recipe.machine)
     trackers.see_installed(recipe.track)
     state = keeper.read(folder, recipe) if resume else State()
@@ -192,74 +202,15 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
             warnings.filterwarnings("ignore", message=f".*{words}.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        with _stopped_in_time(trainer) as interrupts:
+        with stopping.between_batches(trainer), ranks.watched(trainer, job.recipe.machine.timeout_s) as watch:
             try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
-                _part(trainer)
-            except SystemExit:  # how Lightning ends on ^C
-                raise KeyboardInterrupt from None
             except (PenstockError, RuntimeError) as error:
-                if interrupts:  # one of several processes leaves before the others
-                    raise KeyboardInterrupt from None
-                told = faults.told(error)
+                told = faults.told(error, watch.lost)
                 if told is None:
                     raise
                 raise told from None
-    if interrupts or trainer.interrupted:
-        raise KeyboardInterrupt
     return time.perf_counter() - started
-
-
-def _part(trainer: Any) -> None:
-    """Have the ranks leave one another once all have come here.
-
-    One that ends with its connections open may be aborted by its own threads, and torchrun then ends the others.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        trainer.strategy.barrier()
-        torch.distributed.destroy_process_group()
-
-
-class _Leave(Callback):  # type: ignore[misc]
-    """Ends a run between two batches, once a signal has come: an epoch that is not whole leaves nothing."""
-
-    def __init__(self, came: list[int]) -> None:
-        self._came = came
-
-    def on_train_batch_end(self, *_: Any) -> None:
-        if self._came:
-            raise KeyboardInterrupt
-
-    def on_validation_batch_end(self, *_: Any) -> None:
-        self.on_train_batch_end()
-
-
-@contextmanager
-def _stopped_in_time(trainer: Any) -> Iterator[list[int]]:
-    """Let the first ^C stop the loop after its step; the signals that came are yielded.
-
-    Raised in the middle of a logger's write it may leave a lock behind, for which Lightning's own shutdown, deaf to ^C
-    by then, waits for ever. A second ^C is raised where it strikes.
-    """
-    came: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield came  # signals are the main thread's
-        return
-
-    def stop(number: int, _: Any) -> None:
-        came.append(number)
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):
-        yield came
-        return
-    trainer.callbacks.append(_Leave(came))
-    signal.signal(signal.SIGINT, stop)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress: bool) -> Any:
@@ -272,7 +223,7 @@ def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress
         devices=machine.devices,
         num_nodes=machine.nodes,
         precision=_PRECISION[machine.precision],
-        strategy="auto",
+        strategy=ranks.strategy(machine),
         sync_batchnorm=machine.sync_batchnorm and device.resolve(machine) == "cuda",  # there is none for the CPU
         use_distributed_sampler=False,  # loaders.Order knows of ranks
         accumulate_grad_batches=recipe.optim.accumulate,

@@ -148,7 +148,10 @@ class Loader(_Section):
 
 
 class Machine(_Section):
-    """What it runs on, and how: several devices are those of `torchrun`, or of this machine."""
+    """What it runs on, and how: several devices are those of `torchrun`, or of this machine.
+
+    Of several processes one ends where no batch has ended for `timeout_s`, since it waits for another.
+    """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int | Literal["auto"] = 1
@@ -160,6 +163,7 @@ class Machine(_Section):
     checkpointing: bool = False
     deterministic: bool = False
     sync_batchnorm: bool = True
+    timeout_s: float = Field(default=1800.0, ge=1, le=7 * 24 * 3600)
 
 
 class Keep(_Section):

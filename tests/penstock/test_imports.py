@@ -41,7 +41,8 @@ AT_MODULE_LEVEL = {
         "penstock.export.",
     ),
     "lightning": tuple(
-        f"penstock.train.{name}" for name in ("board", "keeper", "learner", "loop", "pace", "trackers", "worker")
+        f"penstock.train.{name}"
+        for name in ("board", "keeper", "learner", "loop", "pace", "ranks", "stopping", "trackers", "worker")
     ),
     "optuna": ("penstock.train.strategy", "penstock.train.study"),
     "matplotlib": ("penstock.train.plots", "penstock.train.sweepcharts"),
