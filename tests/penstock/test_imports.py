@@ -57,7 +57,9 @@ TORCH_FREE = (
     "penstock.cache",
     "penstock.client.",
     "penstock.commands",
+    "penstock.commands.completion",
     "penstock.commands.data",
+    "penstock.commands.doctoring",
     "penstock.commands.server",
     "penstock.commands.serving",
     "penstock.commands.stages",
@@ -66,6 +68,11 @@ TORCH_FREE = (
     "penstock.data",
     "penstock.data.",
     "penstock.cuda",
+    "penstock.doctor",
+    *(
+        f"penstock.doctor.{name}"
+        for name in ("attempts", "findings", "formats", "packages", "report", "server", "surroundings", "tinymodel")
+    ),
     "penstock.datasets",
     "penstock.engines",
     "penstock.errors",
