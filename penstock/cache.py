@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,9 +41,16 @@ def key(*parts: str | bytes) -> str:
 
 
 def read(kind: str, name: str) -> bytes | None:
-    """What is cached under a key, or None; a file that cannot be read, or has been changed, is as good as none."""
-    with suppress(OSError):
-        raw = (folder() / kind / name).read_bytes()
+    """What is cached under a key, or None.
+
+    A file that cannot be read, has been changed, or is another user's is as good as none.
+    """
+    # Of a pipe that somebody put there the end would be waited for.
+    with suppress(OSError), os.fdopen(os.open(folder() / kind / name, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        held = os.fstat(file.fileno())
+        if held.st_uid not in (os.geteuid(), 0) or not stat.S_ISREG(held.st_mode):
+            return None
+        raw = file.read()
         digest, data = raw[:_DIGEST], raw[_DIGEST:]
         return data if digest == hashlib.sha256(data).digest() else None
     return None

@@ -13,6 +13,7 @@ import penstock
 from penstock import options
 from penstock.commands import (
     data,
+    doctoring,
     exporting,
     inspecting,
     keys,
@@ -124,3 +125,4 @@ app.command()(predicting.predict)
 app.command()(measuring.bench)
 app.command()(serving.health)
 app.command()(serving.check)
+app.command()(doctoring.doctor)

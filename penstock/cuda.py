@@ -77,7 +77,7 @@ def problem() -> str | None:
         return "cuda-bindings is not installed: pip install cuda-bindings"
     except CudaError as error:
         # Without a driver CUDA calls it insufficient.
-        return f"CUDA answers {error}" if _driver() else "no GPU was found on this machine"
+        return f"CUDA answers {error}" if driver() else "no GPU was found on this machine"
     return None if found else "no GPU was found on this machine"
 
 
@@ -94,12 +94,12 @@ def facts(device: int = 0) -> dict[str, Any] | None:
         "gpu": name.rstrip("\0"),
         "compute_capability": f"{properties.major}.{properties.minor}",
         "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
-        **({"driver": driver} if (driver := _driver()) else {}),
+        **({"driver": held} if (held := driver()) else {}),
     }
 
 
-def _driver() -> str | None:
-    """The version of NVIDIA's driver, 580.159.04."""
+def driver() -> str | None:
+    """The version of NVIDIA's driver, 580.159.04; None where there is none."""
     with suppress(OSError):
         found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", Path("/proc/driver/nvidia/version").read_text())
         return found[1] if found else None

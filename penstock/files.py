@@ -7,9 +7,11 @@ import hashlib
 import os
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from penstock.errors import PenstockError
 
@@ -18,6 +20,8 @@ _UNWRITABLE = (
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENXIO),
 )
+# What the entries of a zip file may unpack to beyond its own size.
+COMPRESSED = 1 << 28
 
 
 @contextmanager
@@ -97,6 +101,24 @@ def _is_special(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return not stat.S_ISREG(kind) and not stat.S_ISDIR(kind)
+
+
+def see_unpacked(path: Path) -> None:
+    """Refuse a zip file whose entries come to far more than the file: those that torch writes are stored as they are.
+
+    Raises:
+        PenstockError: they do.
+        OSError, zipfile.BadZipFile: it cannot be read.
+    """
+    with path.open("rb") as file:
+        if (unpacked := unpacked_bytes(file)) > path.stat().st_size + COMPRESSED:
+            raise PenstockError(f"{path}: damaged: it unpacks to {unpacked} bytes")
+
+
+def unpacked_bytes(file: BinaryIO) -> int:
+    """What the entries of a zip file come to, as its directory says, to which its readers keep."""
+    with zipfile.ZipFile(file) as archive:
+        return sum(entry.file_size for entry in archive.infolist())
 
 
 def sha256(path: Path) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from penstock.errors import PenstockError, Say, first_line
+from penstock.files import COMPRESSED, see_unpacked, unpacked_bytes
 from penstock.signature import BATCH, V2_DTYPES, Dim, Signature, Tensor
 
 _OPERATORS = re.compile(
@@ -92,6 +93,7 @@ def refuse_reaching(path: Path) -> None:
         PenstockError: it does, or its entries are not those of an archive that torch writes.
         OSError, RuntimeError, zipfile.BadZipFile: it cannot be read.
     """
+    see_unpacked(path)
     with zipfile.ZipFile(path) as archive:
         listed = archive.namelist()
     # torch looks entries up whatever the case of their letters.
@@ -136,6 +138,7 @@ def open_exported(path: Path, *, trusted: bool = False, say: Say = lambda _: Non
 def beyond_tensors(path: Path) -> str | None:
     """What in a .pt2 file torch would run or unpickle as Python, or None."""
     try:
+        see_unpacked(path)
         with zipfile.ZipFile(path) as archive:
             names = [full.partition("/")[2] or full for full in archive.namelist()]
         for name in names:
@@ -152,6 +155,8 @@ def beyond_tensors(path: Path) -> str | None:
             reason = _in_entry(name, reader.get_record(name)) if looked_into else None
             if reason is not None:
                 return reason
+    except PenstockError:
+        raise
     except Exception as error:  # a damaged or crafted file surfaces as an error of any kind
         raise PenstockError(f"{path}: truncated or damaged ({first_line(error)})") from None
     return None
@@ -163,6 +168,9 @@ def _in_entry(name: str, data: bytes) -> str | None:
             if item.get("use_pickle") is not False or not re.fullmatch(r"(weight|tensor)_\d+", item["path_name"]):
                 return f"holds {key!r} as a pickle"
     elif name.startswith("data/sample_inputs/"):
+        held = io.BytesIO(data)
+        if zipfile.is_zipfile(held) and (size := unpacked_bytes(held)) > len(data) + COMPRESSED:
+            return f"holds sample inputs that unpack to {size} bytes"
         try:
             torch.load(io.BytesIO(data), weights_only=True)
         except Exception:  # anything that weights-only loading refuses

@@ -5,18 +5,21 @@ python -m penstock.trial RUNTIME FILE DEVICE CARE [SIGNATURE-AS-JSON]
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from penstock import parents, runtimes
+from penstock import machine, parents, runtimes
 from penstock.errors import PenstockError
 from penstock.runtimes.onnxruntime import read_signature
 from penstock.signature import Signature
 from penstock.synthetic import synthesize
 
 TIMEOUT_S = 600
+# The exit code of a trial that asked for more memory than there is; no error of Python's has it.
+_NO_MEMORY = 77
 _CARE = {False: "as-usual", True: "careful"}
 
 
@@ -28,7 +31,7 @@ def attempt(
     An error that the runtime raises in good order is left for the caller to meet. That process ends with this one.
 
     Raises:
-        PenstockError: the process died of a signal, or did not end.
+        PenstockError: the process died of a signal, asked for more memory than there is, or did not end.
     """
     contract = [signature.model_dump_json()] if signature is not None else []
     command = python_command("penstock.trial", runtime, str(path), device, _CARE[careful], *contract)
@@ -38,6 +41,9 @@ def attempt(
         )
     except subprocess.TimeoutExpired:
         raise PenstockError(f"{path.name}: {runtime} does not finish loading it within {TIMEOUT_S} s") from None
+    if done.returncode == _NO_MEMORY:
+        has = f"{machine.memory_bytes() / 1e9:,.1f} GB"
+        raise PenstockError(f"{path.name}: {runtime} needs more memory for it than this machine has ({has})")
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
         raise PenstockError(f"{path.name}: {runtime} crashes on it ({name}); try another --precision or --format")
@@ -76,6 +82,18 @@ def _run(runtime: str, path: str, device: str, care: str, signature: str | None 
         runner.run(synthesize(contract, sizes).inputs)
 
 
+def _bounded() -> None:
+    """Have this process refused memory that the machine does not have: beyond it others would be ended for it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = machine.memory_bytes()
+    resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
 if __name__ == "__main__":
     parents.end_with_parent()
-    _run(*sys.argv[1:])
+    if sys.argv[3] == "cpu":  # CUDA reserves more addresses than there is memory
+        _bounded()
+    try:
+        _run(*sys.argv[1:])
+    except Exception as error:  # each runtime has its own, of which the text alone speaks of memory
+        sys.exit(_NO_MEMORY if isinstance(error, MemoryError) or "alloc" in str(error) else 1)

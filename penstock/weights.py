@@ -17,10 +17,9 @@ from torch import nn
 
 from penstock import architecture, pickles, programs
 from penstock.errors import PenstockError, Say, first_line, require
+from penstock.files import see_unpacked
 
 FOLDER_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-# What entries may unpack to beyond the file's own size: torch compresses none.
-_COMPRESSED = 1 << 28
 _SHOWN = 40
 # What torch says of the opcode that begins every pickle of protocol 4 and later.
 _FRAME = "Unsupported operand 149"
@@ -75,6 +74,8 @@ def read(path: Path, *, allow_pickle: bool = False, model: str | None = None, sa
     try:
         damage = _damage(path)
         program = programs.kind(path)
+    except PenstockError:
+        raise
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile and zlib have errors of many kinds
@@ -176,14 +177,16 @@ def _harmless_names() -> set[str]:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a zip file that torch itself does not look for: it stores each entry once, as it is."""
+    """What is wrong with a zip file that torch itself does not look for: it stores each entry once, as it is.
+
+    Raises:
+        PenstockError: it unpacks to far more than it is.
+    """
     if not zipfile.is_zipfile(path):
         return None
+    see_unpacked(path)
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
-        unpacked = sum(entry.file_size for entry in entries)
-        if unpacked > path.stat().st_size + _COMPRESSED:
-            return f"it unpacks to {unpacked} bytes"
         if len({entry.filename for entry in entries}) < len(entries):
             return "it holds two entries of one name"
         wrong = archive.testzip()

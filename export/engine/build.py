@@ -16,10 +16,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from penstock import cache, cuda, engines
+from penstock import cache, cuda, engines, onnxfile
 from penstock.errors import PenstockError
 from penstock.export.engine import remedies
-from penstock.export.engine.recipe import Recipe, check
+from penstock.export.engine.recipe import LATER_FILE, Recipe, check
 from penstock.signature import Signature
 from penstock.trial import python_command
 
@@ -54,6 +54,9 @@ def build(graph: Path, recipe: Recipe, plan: Path, work: Path, signature: Signat
     Raises:
         PenstockError: no TensorRT here can build, it refuses the graph, dies of it, or takes longer than allowed.
     """
+    for each in (graph, graph.with_name(LATER_FILE)):
+        if each.is_file():
+            onnxfile.examine(each)
     flavor, trt = engines.flavor_of(recipe.flavor, build=True)
     refuse_new(trt, recipe.precision)
     check(recipe, flavor)

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock import artifact
 from penstock.errors import PenstockError, printable, require
+from penstock.files import see_unpacked
 from penstock.inspection.artifacts import ENGINES, of_artifact, of_engine, of_repository, of_samples
 from penstock.inspection.checkpoints import of_foreign, of_ours, of_pickled
 from penstock.inspection.findings import Inspection, command, read_json, sized
@@ -121,6 +122,7 @@ def _zip(path: Path) -> Inspection:
         return of_samples(path)
     if not any(name.endswith((".pkl", ".json")) for name in names):
         raise PenstockError(f"{path}: a zip file that holds neither a checkpoint, nor a program, nor .npy arrays")
+    see_unpacked(path)
     return _pytorch(path)
 
 

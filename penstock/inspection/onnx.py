@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock import artifact
+from penstock import artifact, onnxfile
 from penstock.errors import PenstockError, require
 from penstock.inspection import precisions
 from penstock.inspection.findings import Inspection, command, first_line, millions_of_each, settings, some, stated
@@ -144,7 +144,7 @@ def _ends(onnx: Any, model: Any, values: Iterable[Any]) -> list[str]:
 
 def _outside(onnx: Any, path: Path, tensors: Iterable[Any]) -> dict[str, str]:
     """The files that hold weights beside the model, each with what is wrong with it; none is opened."""
-    home, found, ends = path.parent.resolve(), {}, Counter[str]()
+    homes, found, ends = (path.parent.resolve(), path.resolve().parent), {}, Counter[str]()
     for tensor in tensors:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -153,14 +153,9 @@ def _outside(onnx: Any, path: Path, tensors: Iterable[Any]) -> dict[str, str]:
         numbers = [said.get(key) or "0" for key in ("offset", "length")]
         ends[place] = max(ends[place], sum(int(text) if text.isdecimal() else 0 for text in numbers))
     for place, end in ends.items():
-        file = home / place
-        if "\0" in place or not file.resolve().is_relative_to(home) or file.resolve() == home:
-            found[place] = "leads out of the model's folder, which onnxruntime refuses; it was not looked at"
-        elif not file.is_file():
-            found[place] = "is missing: it holds weights, and must lie beside the model"
-        else:
-            size = file.stat().st_size
-            found[place] = f"is truncated: {size} bytes, and the model wants {end}" if size < end else ""
+        found[place] = onnxfile.outside(homes, place) or ""
+        if not found[place] and (size := (homes[0] / place).stat().st_size) < end:
+            found[place] = f"is truncated: {size} bytes, and the model wants {end}"
     return found
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock import ortvalues
+from penstock import onnxfile, ortvalues
 from penstock.errors import PenstockError, require
 from penstock.operators import operators
 from penstock.runtimes import BaseRunner, RejectedInput
@@ -155,6 +155,7 @@ def _session(path: Path, device: str, threads: int | None, *, careful: bool = Fa
         providers.insert(0, ("CUDAExecutionProvider", facts))
     # In some float16 graphs this optimiser reads what is not there, and the process dies. Convolutions want it.
     dropped = ["NchwcTransformer"] if careful else None
+    onnxfile.examine(path)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=dropped)
     except Exception as error:  # onnxruntime raises a class of its own for each status code

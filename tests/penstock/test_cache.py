@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -160,3 +161,18 @@ def test_the_folder_is_the_chosen_one_then_that_of_xdg_then_that_of_the_user(
 def test_files_lie_in_the_folder_by_kind_and_name(folder: Path) -> None:
     cache.write("kind", "name", b"data")
     assert (folder / "kind" / "name").read_bytes().endswith(b"data")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_what_another_user_put_there_is_as_good_as_none(folder: Path) -> None:
+    cache.write("kind", "name", b"mine")
+    os.chown(folder / "kind" / "name", 12345, 12345)
+    assert cache.read("kind", "name") is None
+    cache.write("kind", "name", b"mine again")
+    assert cache.read("kind", "name") == b"mine again"
+
+
+def test_a_pipe_in_the_cache_is_not_waited_for(folder: Path) -> None:
+    (folder / "kind").mkdir(parents=True)
+    os.mkfifo(folder / "kind" / "name")
+    assert cache.read("kind", "name") is None

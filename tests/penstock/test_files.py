@@ -10,12 +10,13 @@ import resource
 import socket
 import stat
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.files import see_folder, see_writable, sha256, write_whole, writing
+from penstock.files import see_folder, see_unpacked, see_writable, sha256, write_whole, writing
 
 
 def test_a_file_is_written_with_its_bytes_and_readable_by_all(tmp_path: Path) -> None:
@@ -107,3 +108,13 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(PenstockError, match=r"--json .*: (is a folder|is no file|cannot be written: File name too)"):
         see_writable("--json", tmp_path / name)
+
+
+def test_a_zip_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", bytes(200 << 20))
+    see_unpacked(tmp_path / "a")
+    with zipfile.ZipFile(tmp_path / "a", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("b", bytes(60 << 20))
+    with pytest.raises(PenstockError, match="damaged: it unpacks to 272629760 bytes"):
+        see_unpacked(tmp_path / "a")

@@ -58,7 +58,9 @@ TORCH_FREE = (
     "penstock.cache",
     "penstock.client.",
     "penstock.commands",
+    "penstock.commands.completion",
     "penstock.commands.data",
+    "penstock.commands.doctoring",
     "penstock.commands.server",
     "penstock.commands.serving",
     "penstock.commands.stages",
@@ -67,6 +69,11 @@ TORCH_FREE = (
     "penstock.data",
     "penstock.data.",
     "penstock.cuda",
+    "penstock.doctor",
+    *(
+        f"penstock.doctor.{name}"
+        for name in ("attempts", "findings", "formats", "packages", "report", "server", "surroundings", "tinymodel")
+    ),
     "penstock.datasets",
     "penstock.engines",
     "penstock.errors",
@@ -84,6 +91,7 @@ TORCH_FREE = (
     "penstock.leases",
     "penstock.machine",
     "penstock.messages",
+    "penstock.onnxfile",
     "penstock.operators",
     "penstock.options",
     "penstock.ortvalues",
@@ -94,6 +102,7 @@ TORCH_FREE = (
     "penstock.preprocess",
     "penstock.preprocessing",
     "penstock.progress",
+    "penstock.protofields",
     "penstock.recordio",
     "penstock.recordparts",
     "penstock.rows",

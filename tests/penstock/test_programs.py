@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import resource
 import sys
 import warnings
 import zipfile
@@ -19,9 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.export import Dim as Size
 
-from penstock import programs, runtimes
+from penstock import inspection, programs, runtimes, weights
 from penstock.errors import PenstockError
-from penstock.signature import Dim, Signature
+from penstock.signature import Dim, Signature, Tensor
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 AUTO = Size.AUTO
@@ -238,6 +239,51 @@ def test_sample_inputs_that_are_a_pickle_are_refused_and_not_run(clean: Path, tm
     assert not witness.exists()
     run(path)
     assert witness.exists(), "the file is harmless: this test proves nothing"
+
+
+def deflated(path: Path, name: str, size: int) -> bytes:
+    """A zip file's bytes with one more entry, of so many zeros."""
+    with zipfile.ZipFile(path) as held:
+        root = held.namelist()[0].partition("/")[0]
+    copy = io.BytesIO(path.read_bytes())
+    with zipfile.ZipFile(copy, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        entry = zipfile.ZipInfo(f"{root}/{name}")
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        with archive.open(entry, "w") as file:
+            for _ in range(size >> 20):
+                file.write(bytes(1 << 20))
+    return copy.getvalue()
+
+
+def test_sample_inputs_that_unpack_to_far_more_than_they_are_are_refused_unread(clean: Path, tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1)}, tmp_path / "a.pt")
+    samples = {"data/sample_inputs/model.pt": deflated(tmp_path / "a.pt", "data/9", 300 << 20)}
+    said = beyond(rewritten(clean, tmp_path / "bomb.pt2", samples))
+    assert said.startswith("holds sample inputs that unpack to 3145")
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "pt2"])
+def test_a_program_that_unpacks_to_far_more_than_it_is_is_refused_unread(
+    clean: Path, tmp_path: Path, kind: str
+) -> None:
+    path, name = tmp_path / f"bomb.{'pt2' if kind == 'pt2' else 'pt'}", "models/model2.json"
+    if kind == "torchscript":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(torch.jit.script(nn.Linear(1, 1)), tmp_path / "a.pt")
+        clean, name = tmp_path / "a.pt", "code/bomb.py"
+    path.write_bytes(deflated(clean, name, 1 << 30))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    contract = Signature(inputs=(Tensor(name="x", shape=("batch", 1)),), outputs=(), dims={"batch": Dim(opt=1, max=1)})
+    opened = (
+        lambda: inspection.inspect(path),
+        lambda: weights.read(path),
+        lambda: runtimes.load("torch", path, contract),
+    )
+    for open_it in opened:
+        with pytest.raises(PenstockError, match="damaged: it unpacks to 1073"):
+            open_it()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
 
 
 @pytest.mark.parametrize(

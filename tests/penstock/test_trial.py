@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import artifact, trial
+from penstock import artifact, machine, trial
 from penstock.errors import PenstockError
 from penstock.signature import Dim, Signature, Tensor
 
@@ -106,6 +106,28 @@ def test_a_real_file_is_really_loaded_and_run_over_there(repository: Path, tmp_p
         for path in (held.model_path, damaged)
     ]
     assert codes == [0, 1]
+
+
+def test_a_model_that_computes_more_numbers_than_the_machine_holds_is_told_and_ends_nothing_else(
+    tmp_path: Path,
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    wanted = machine.memory_bytes() // 4 + 2**20  # float32, of which the file says only how many
+    size = onnx.helper.make_tensor("size", onnx.TensorProto.INT64, [1], [wanted])
+    nodes = [
+        onnx.helper.make_node("ConstantOfShape", ["size"], ["many"]),
+        onnx.helper.make_node("ReduceSum", ["many"], ["sum"]),
+        onnx.helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch"]) for name in "xy"]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], [size])
+    path = tmp_path / "model.onnx"
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    path.write_bytes(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    with pytest.raises(
+        PenstockError, match=r"onnxruntime needs more memory for it than this machine has \([\d,.]+ GB\)"
+    ):
+        trial.needs_care("onnxruntime", path)
 
 
 def test_a_file_that_a_runtime_survives_only_with_care_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
