@@ -1,7 +1,9 @@
 # make demo   install, then train, export, serve, predict and measure on the CPU
 # make test   install, then the tests
 # make check  install, then ruff (format, lint) and mypy (strict)
-# make test-models   slow model matrices
+# make test-models   slow model matrices and guides
+# make docs   the documentation's site, in build/site
+# make reference   the pages of it that are written from the code
 # Another Python: make demo PYTHON=python3.12      Another index: PIP_INDEX_URL=… make demo
 
 PYTHON ?= python3
@@ -11,7 +13,7 @@ STAMP := .venv/.installed
 # What clients see must be the same whether one process answers them or several.
 IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py)
 
-.PHONY: demo test check test-models clean
+.PHONY: demo test check test-models docs reference clean
 
 demo: $(STAMP)
 	@$(BIN)/python demo.py
@@ -27,6 +29,13 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p penstock
+	$(BIN)/mypy -p docs.writers
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+reference: $(STAMP)
+	$(BIN)/python -m docs.writers
 
 # The wheel of PyTorch that pip chooses decides the size of this: 1 GB for the CPU, 5 GB with CUDA.
 $(STAMP): pyproject.toml
