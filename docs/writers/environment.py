@@ -23,7 +23,7 @@ OTHERS = {
     ),
 }
 # What one process of penstock's tells another.
-BETWEEN_PROCESSES = {"PENSTOCK_PARENT", "PENSTOCK_RUN"}
+BETWEEN_PROCESSES = {"PENSTOCK_PARENT"}
 # Of other software, read by penstock or by what it runs.
 FOREIGN = {
     "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_TRACES_EXPORTER": (
