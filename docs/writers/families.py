@@ -148,7 +148,7 @@ FAMILIES = (
     ),
     Family(
         "Inspecting and comparing files",
-        "penstock/inspection/* penstock/operators.py",
+        "penstock/inspection/* penstock/operators.py penstock/onnxfile.py penstock/protofields.py",
         "A file is none that penstock knows, is damaged, or two models cannot be compared.",
         "The sentence says what was found at its beginning.",
     ),

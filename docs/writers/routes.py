@@ -7,13 +7,19 @@ from starlette.routing import Route
 from docs.writers.markdown import WRITTEN, code, table
 from penstock import messages
 from penstock.errors import PenstockError
+from penstock.serve import page as live
 from penstock.serve import rights
 from penstock.serve.app import create_app
 from penstock.serve.metrics import Metrics
 from penstock.serve.repository import Repository
 
+FILES = set(live.PATHS) - {"/"}
 # A path, without the version that may stand in it, and what it is for.
 PURPOSES = {
+    "/": "The [page](../page.md), for people; `--no-page` leaves it out.",
+    "/page/{file}": "What it is made of.",
+    "/page/models": "What it is told of models.",
+    "/page/figures": "What it is told of their traffic.",
     "/predict/{name}": "Pictures, texts, table rows or tensors in; labels, class maps, values or outputs out.",
     "/v2/models/{name}/infer": "Inference by the Open Inference Protocol, in JSON, binary tensors or raw bytes.",
     "/v2": "The server's name, version and extensions.",
@@ -80,12 +86,18 @@ def _paths() -> list[tuple[str, str, str, str]]:
     found: dict[str, set[str]] = {}
     for route in wire._app.routes:  # type: ignore[attr-defined]
         if isinstance(route, Route):
-            found.setdefault(route.path.replace("/versions/{version}", ""), set()).update(route.methods or ())
+            path = "/page/{file}" if route.path in FILES else route.path.replace("/versions/{version}", "")
+            found.setdefault(path, set()).update(route.methods or ())
     found.setdefault("/v2/models/{name}/infer", {"POST"})  # answered in front of the framework
     if set(found) != set(PURPOSES):
         raise PenstockError(f"docs/writers/routes.py and the server differ in {sorted(set(found) ^ set(PURPOSES))}")
     return [
-        (", ".join(sorted(found[path])), code(path), _right(rights.of_path(path)), what)
+        (
+            ", ".join(sorted(found[path])),
+            code(path),
+            _right(rights.of_path(path.replace("{file}", live.FILES[0]))),
+            what,
+        )
         for path, what in PURPOSES.items()
     ]
 
