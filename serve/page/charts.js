@@ -8,7 +8,7 @@ const EDGE = { left: 44, right: 10, top: 10, bottom: 24 };
 
 /** A figure with a heading, a legend whose entries have the latest values, and a place to draw in. */
 export class Chart {
-  /** `series` are pairs of a point's field and its name; `unit` is that of all values; `whole`: they are whole numbers. */
+  /** `series`: pairs of a point's field and its name; `unit`: of all values; `whole`: they are whole numbers. */
   constructor(title, about, unit, series, whole = false) {
     Object.assign(this, { title, unit, series, whole });
     const id = `chart-${title.toLowerCase().replace(/\W+/g, "-")}`;
@@ -32,12 +32,12 @@ export class Chart {
   lines(points, now_s) {
     const width = Math.max(this.svg.clientWidth, 200);
     const values = this.series.map(([field]) => points.map((point) => point[field] ?? null));
-    const top = nice(Math.max(0, ...values.flat().filter((value) => value !== null)), this.whole);
+    const top = nice(Math.max(0, ...values.flat()), this.whole);
     const x = (at_s) => EDGE.left + (width - EDGE.left - EDGE.right) * (1 - (now_s - at_s) / SPAN_S);
     const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
     const shown = points.map((point, place) => [point, place]).filter(([point]) => now_s - point.at_s <= SPAN_S);
     const drawnLines = values.map((held, series) => {
-      const runs = split(shown.map(([point, place]) => (held[place] === null ? null : [x(point.at_s), y(held[place])])));
+      const runs = split(shown.map(([{ at_s }, place]) => (held[place] === null ? null : [x(at_s), y(held[place])])));
       const line = drawn("path", { class: "line", d: runs.map(path).join("") });
       const under = series ? null : drawn("path", { class: "under", d: runs.map((run) => area(run, y(0))).join("") });
       return drawn("g", { class: `s${series} d${series}` }, under, line);
@@ -58,8 +58,10 @@ export class Chart {
     const top = nice(Math.max(0, ...held.map(([, count]) => count)), this.whole);
     const y = (value) => EDGE.top + (HEIGHT - EDGE.top - EDGE.bottom) * (1 - value / top);
     const step = (width - EDGE.left - EDGE.right) / Math.max(held.length, 4);
-    const bars = held.map(([, count], place) =>
-      drawn("rect", { x: EDGE.left + step * place + step * 0.15, width: step * 0.7, y: y(count), height: y(0) - y(count), rx: 2 }));
+    const bars = held.map(([, count], place) => {
+      const across = { x: EDGE.left + step * (place + 0.15), width: step * 0.7, rx: 2 };
+      return drawn("rect", { ...across, y: y(count), height: y(0) - y(count) });
+    });
     const names = held.map(([name], place) =>
       drawn("text", { x: EDGE.left + step * (place + 0.5), y: HEIGHT - 7, "text-anchor": "middle" }, name));
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
@@ -71,8 +73,10 @@ export class Chart {
 }
 
 /** A piece of a line as the chart draws it. */
-const sample = (place) =>
-  drawn("svg", { class: `sample s${place} d${place}`, viewBox: "0 0 24 8", "aria-hidden": "true" }, drawn("path", { class: "line", d: "M1 4H23" }));
+function sample(place) {
+  const line = drawn("path", { class: "line", d: "M1 4H23" });
+  return drawn("svg", { class: `sample s${place} d${place}`, viewBox: "0 0 24 8", "aria-hidden": "true" }, line);
+}
 
 /** Neighbours together, where there are more than have room. */
 function gathered(pairs, most) {
@@ -90,10 +94,12 @@ function gathered(pairs, most) {
 export function nice(value, whole) {
   const power = 10 ** Math.floor(Math.log10(value > 0 ? value : 1));
   const least = whole ? 2 : 0;
-  return (whole ? [2, 4, 10, 20] : [1, 2, 5, 10]).map((step) => step * power).find((top) => top >= least && top >= value * 0.999999);
+  const tops = (whole ? [2, 4, 10, 20] : [1, 2, 5, 10]).map((step) => step * power);
+  return tops.find((top) => top >= least && top >= value * 0.999999);
 }
 
-const short = (value) => (value >= 10_000 ? value.toLocaleString("en", { notation: "compact" }) : brief(value));
+const short = (value) =>
+  value >= 10_000 ? value.toLocaleString("en", { notation: "compact" }) : brief(value);
 
 function levels(top, width, y) {
   return [0, top / 2, top].map((value) =>
@@ -121,4 +127,4 @@ function split(points) {
 
 const place = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
 const path = (run) => (run.length === 1 ? `M${place(run[0])}h.1` : `M${run.map(place).join("L")}`);
-const area = (run, floor) => `M${run[0][0].toFixed(1)} ${floor}L${run.map(place).join("L")}L${run.at(-1)[0].toFixed(1)} ${floor}Z`;
+const area = (run, floor) => `M${[[run[0][0], floor], ...run, [run.at(-1)[0], floor]].map(place).join("L")}Z`;

@@ -75,7 +75,8 @@ function row({ columns }) {
     request() {
       const values = fields.map((one) => one.value());
       if (columns[0].name === null) return json(`{"row": [${values.join(", ")}]}`);
-      return json(`{"row": {${columns.map(({ name }, place) => `${JSON.stringify(name)}: ${values[place]}`).join(", ")}}}`);
+      const named = columns.map(({ name }, place) => `${JSON.stringify(name)}: ${values[place]}`);
+      return json(`{"row": {${named.join(", ")}}}`);
     },
   };
 }
@@ -84,7 +85,8 @@ function list(columns) {
   const input = element("textarea", { id: "row", rows: 6, spellcheck: "false" });
   input.value = columns.map(({ example }) => JSON.stringify(example)).join(", ");
   const label = element("label", { for: "row" }, `${columns.length} values, with commas between them`);
-  return { node: element("div", null, label, input), request: () => json(`{"row": [${checked(`[${input.value}]`, "The row").slice(1, -1)}]}`) };
+  const node = element("div", null, label, input);
+  return { node, request: () => json(`{"row": ${checked(`[${input.value}]`, "The row")}}`) };
 }
 
 /** One column's field; `value()` is what it holds, as JSON. */
@@ -104,7 +106,8 @@ function widget({ kind, choices, needed }, id) {
     return element("select", { id }, ...none, ...offered.map((choice) => element("option", { value: choice }, choice)));
   }
   const numeric = kind === "number" || kind === "whole";
-  return element("input", { id, type: numeric ? "number" : "text", step: kind === "whole" ? "1" : "any", autocomplete: "off" });
+  const step = kind === "whole" ? "1" : "any";
+  return element("input", { id, type: numeric ? "number" : "text", step, autocomplete: "off" });
 }
 
 function written({ kind, needed }, value, called) {
@@ -121,7 +124,7 @@ function written({ kind, needed }, value, called) {
 
 function tensors(told, { inputs }) {
   const input = element("textarea", { id: "tensors", rows: 8, spellcheck: "false", class: "code" });
-  input.value = told.example ? JSON.stringify(told.example) : `{${inputs.map(({ name }) => `${JSON.stringify(name)}: []`).join(", ")}}`;
+  input.value = JSON.stringify(told.example ?? Object.fromEntries(inputs.map(({ name }) => [name, []])));
   const shapes = inputs.map(({ name, datatype, shape }) => `${name}: ${datatype} [${shape.join(", ")}]`).join("; ");
   const label = element("label", { for: "tensors" }, "Inputs as JSON, rows by name");
   return {

@@ -20,16 +20,18 @@ let known = null; // what /page/models answered
 let timer = null;
 let paused = false;
 let asking = false;
+let shut = false; // until a key is given
 let drawn_ms = 0;
 
 async function look() {
   clearTimeout(timer);
-  if (asking || document.hidden) return;
+  if (asking || shut || document.hidden) return;
   asking = true;
   let again_ms = EVERY_MS;
   try {
+    if (!known) await learn();
     const figures = await (await ask("page/figures")).json();
-    if (known?.loaded !== figures.loaded) await learn();
+    if (known.loaded !== figures.loaded) await learn();
     looks.add(figures);
     answers(figures);
   } catch (error) {
@@ -38,7 +40,7 @@ async function look() {
   } finally {
     asking = false;
   }
-  if (known || byId("gate").hidden) timer = setTimeout(look, again_ms);
+  timer = setTimeout(look, again_ms);
 }
 
 /** Ask which models there are. */
@@ -94,6 +96,7 @@ function fails(error) {
 
 /** Show nothing of the models, and ask for a key. */
 function close() {
+  shut = true;
   known = null;
   looks = new Looks();
   models.show({ models: [], held_back: {}, unloaded: [], routes: {} });
@@ -109,11 +112,13 @@ byId("gate").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(byId("key").value);
   byId("key").value = "";
+  shut = false;
   look();
 });
 byId("forget").addEventListener("click", () => {
   useKey("");
   close();
+  shut = false;
   look();
 });
 byId("pause").addEventListener("click", ({ currentTarget }) => {

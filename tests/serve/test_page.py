@@ -681,6 +681,24 @@ def test_a_key_is_asked_for_told_apart_from_a_wrong_one_and_never_shown(
 
 
 @in_browser
+def test_a_key_s_rate_is_kept_to_and_the_page_goes_on(
+    models: Path, tmp_path: Path, start_server: StartServer, visit: Go
+) -> None:
+    slow = keys.add(tmp_path / "keys.json", keys.make("slow", (rights.INFER,), 0.5, 1, None))
+    made = visit(start_server(models / "pair", "--keys", tmp_path / "keys.json"), "401", "429", shown="#gate:visible")
+    made.page.fill("#key", slow)
+    made.page.press("#key", "Enter")
+    made.page.wait_for_selector("#trouble:has-text('is over its rate')")
+    with made.page.expect_response(lambda answer: answer.status == 429) as told:
+        pass
+    wait_s = int(told.value.headers["retry-after"])
+    held = len(made.asked)
+    made.page.wait_for_timeout(1000 * wait_s - 500)
+    assert len(made.asked) == held
+    made.page.wait_for_selector("#content:visible")
+
+
+@in_browser
 def test_everything_can_be_reached_and_done_by_keyboard(server: Server, visit: Go) -> None:
     made = visit(server)
     seen = made.page
