@@ -1,6 +1,6 @@
 // The charts of the last two minutes, of all models or of one, and their readings as a table.
 
-import { Chart } from "./charts.js";
+import { Chart, logarithmic, whole } from "./charts.js";
 import { byId, element, offer } from "./dom.js";
 import { brief } from "./figures.js";
 
@@ -17,13 +17,13 @@ export class Traffic {
     const stages = ["compute", "queue"].map((name) => [name, name]);
     this.charts = [
       new Chart("Requests", "HTTP and gRPC together", "a second", [["answered", "answered"], ["failed", "failed"]]),
-      new Chart("Latency", "In the server, over the last 5 seconds", "ms", percentiles),
+      new Chart("Latency", "In the server, over 5 seconds; a log scale", "ms", percentiles, logarithmic),
       new Chart("Waiting and computing", "Medians of the last 5 seconds", "ms", stages),
-      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]], true),
-      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]], true),
+      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]], whole),
+      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]], whole),
     ];
     const about = "Batches of the last two minutes by their rows";
-    this.sizes = new Chart("Batch sizes", about, "batches", [["", "most often"]], true);
+    this.sizes = new Chart("Batch sizes", about, "batches", [["", "most often"]], whole);
     byId("charts").append(...[...this.charts, this.sizes].map((chart) => chart.node));
   }
 

@@ -122,7 +122,7 @@ export class Trial {
   }
 
   tell(told, between) {
-    const said = told.map(({ answer, round_ms }) => `${answer.model}: ${words(answer)}, in ${round_ms.toFixed(1)} ms.`);
+    const said = told.map(({ answer, round_ms }) => `${answer.model}: ${words(answer)}, in ${round_ms.toFixed(1)}\u00a0ms.`);
     const lines = said.map((line) => element("span", null, `${line} `));
     this.status.replaceChildren(...lines, ...(between ? [element("span", { class: "between" }, between)] : []));
     const answers = told.map(({ answer, round_ms, id }) => {
