@@ -33,22 +33,16 @@ function picture(told) {
     preview.hidden = false;
     say(name, `${held.name}, ${bytes(held.size)}`);
   }
-  const over = (on) => (event) => {
-    event.preventDefault();
-    drop.classList.toggle("over", on);
-  };
   input.addEventListener("change", () => take(input.files[0]));
-  drop.addEventListener("dragover", over(true));
-  drop.addEventListener("dragleave", over(false));
-  drop.addEventListener("drop", (event) => {
-    over(false)(event);
-    take(event.dataTransfer.files[0]);
-  });
-  const paste = (event) => {
-    if (!node.isConnected) document.removeEventListener("paste", paste);
-    else if (event.clipboardData.files.length) take(event.clipboardData.files[0]);
+  drop.addEventListener("dragover", () => drop.classList.add("over"));
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  // Wherever on the page it is dropped or pasted, for as long as this form is there.
+  const given = (event) => {
+    drop.classList.remove("over");
+    if (node.isConnected) take((event.dataTransfer ?? event.clipboardData).files[0]);
+    else for (const kind of ["drop", "paste"]) document.removeEventListener(kind, given);
   };
-  document.addEventListener("paste", paste);
+  for (const kind of ["drop", "paste"]) document.addEventListener(kind, given);
   return {
     node,
     request() {

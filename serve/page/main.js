@@ -124,11 +124,12 @@ byId("forget").addEventListener("click", () => {
 byId("pause").addEventListener("click", ({ currentTarget }) => {
   paused = !paused;
   currentTarget.ariaPressed = String(paused);
-  say(currentTarget, paused ? "Go on" : "Pause");
   if (!paused) draw(true);
 });
 byId("watched").addEventListener("change", () => draw(true));
 byId("readings").addEventListener("toggle", () => draw(true));
 addEventListener("resize", () => draw(true));
 document.addEventListener("visibilitychange", look);
+// A file that is dropped beside the form must not take the page's place.
+for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
 look();
