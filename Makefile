@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 # What clients see must be the same whether one process answers them or several.
-IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py)
+IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py page.py)
 
 .PHONY: demo test check test-models docs reference clean
 

@@ -21,7 +21,9 @@ export function first(answer) {
 export function words(answer) {
   const [prediction] = answer.predictions ?? [];
   if (prediction?.top) return `${prediction.label}, ${percent(prediction.score)}`;
-  if (prediction?.labels) return prediction.labels.slice(0, 3).map(({ label, share }) => `${label} ${percent(share)}`).join(", ");
+  if (prediction?.labels) {
+    return prediction.labels.slice(0, 3).map(({ label, share }) => `${label} ${percent(share)}`).join(", ");
+  }
   if (answer.values) return answer.values.flat().slice(0, 8).map(brief).join(", ");
   return `outputs ${Object.keys(answer.outputs).join(", ")}`;
 }
@@ -33,7 +35,8 @@ export function answered(answer) {
 
 function predicted({ top, labels, map, width, height }) {
   if (top) return bars(top.map(({ label, score }) => [label, score]));
-  const picture = element("img", { class: "map", alt: `The class of each of ${width} x ${height} pixels`, src: `data:image/png;base64,${map}` });
+  const alt = `The class of each of ${width} x ${height} pixels`;
+  const picture = element("img", { class: "map", alt, src: `data:image/png;base64,${map}` });
   return element("div", null, picture, bars(labels.map(({ label, share }) => [label, share])));
 }
 
@@ -41,7 +44,8 @@ function bars(pairs) {
   return element("ol", { class: "bars", role: "list" }, ...pairs.map(([label, share]) => {
     const bar = element("span", { class: "bar", "aria-hidden": "true" }, element("span", null));
     bar.firstElementChild.style.width = `${100 * share}%`;
-    return element("li", null, element("span", { class: "label" }, label), bar, element("span", { class: "share" }, percent(share)));
+    const name = element("span", { class: "label" }, label);
+    return element("li", null, name, bar, element("span", { class: "share" }, percent(share)));
   }));
 }
 
@@ -62,17 +66,23 @@ export function times({ timing }, round_ms, id) {
     rest: Math.max(0, total_ms - decode_ms - queue_ms - compute_ms), way: Math.max(0, round_ms - total_ms),
   };
   const all = Object.values(parts).reduce((total, part) => total + part, 0) || 1;
-  const strip = element("div", { class: "strip", "aria-hidden": "true" }, ...STAGES.map(([name]) => {
+  const strips = STAGES.map(([name]) => {
     const part = element("span", { class: `t-${name}` });
     part.style.width = `${(100 * parts[name]) / all}%`;
     return part;
-  }));
+  });
   const facts = STAGES.map(([name, said]) => {
     const [term, value] = defined(said, `${parts[name].toFixed(2)} ms`);
     term.prepend(element("span", { class: `swatch t-${name}`, "aria-hidden": "true" }));
     return [term, value];
   });
   const sum = defined("in all", `${round_ms.toFixed(2)} ms`);
-  return element("div", { class: "times" }, element("h4", null, "Where the time went"), strip,
-    element("dl", null, ...facts.flat(), ...sum), element("p", { class: "soft" }, "Request ", element("code", null, id)));
+  return element(
+    "div",
+    { class: "times" },
+    element("h4", null, "Where the time went"),
+    element("div", { class: "strip", "aria-hidden": "true" }, ...strips),
+    element("dl", null, ...facts.flat(), ...sum),
+    element("p", { class: "soft" }, "Request ", element("code", null, id)),
+  );
 }

@@ -15,7 +15,8 @@ const address = ({ path }) => new URL(path, BASE).href;
 export function curl(request) {
   const key_header = key() ? [`-H "Authorization: Bearer $${VARIABLE}"`] : [];
   const body = request.file ? `--data-binary ${quoted(`@./${request.file}`)}` : `--data-raw ${quoted(request.body)}`;
-  return [`curl ${quoted(address(request))}`, ...key_header, `-H ${quoted(`Content-Type: ${request.type}`)}`, body].join(" \\\n  ");
+  const type = `-H ${quoted(`Content-Type: ${request.type}`)}`;
+  return [`curl ${quoted(address(request))}`, ...key_header, type, body].join(" \\\n  ");
 }
 
 export function python(request) {

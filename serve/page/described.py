@@ -6,8 +6,6 @@ import hashlib
 from pathlib import PurePath
 from typing import Any
 
-import orjson
-
 from penstock.receipt import Receipt, Verification
 from penstock.serve import answers, examples, openapi, predict, rows
 from penstock.serve.model import Model
@@ -47,7 +45,8 @@ def _like(model: Model, name: str, form: dict[str, Any]) -> str:
     columns = [(column["name"], column["kind"]) for column in form.get("columns", ())]
     tensors = [_tensor(tensor) for tensor in model.signature.inputs] if name == "inputs" else []
     outputs = [_tensor(tensor) for tensor in model.signature.outputs]
-    return hashlib.sha256(orjson.dumps([name, columns, tensors, outputs, answers.kind(model)])).hexdigest()[:16]
+    told = repr([name, columns, tensors, outputs, answers.kind(model)])
+    return hashlib.sha256(told.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:

@@ -17,7 +17,8 @@ export const drawn = (tag, attributes, ...content) =>
 
 function filled(made, attributes, content) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : shown(value));
+    if (value === null || value === undefined || value === false) continue;
+    made.setAttribute(name, value === true ? "" : shown(value));
   }
   made.append(...content.filter((part) => part !== null).map((part) => (part instanceof Node ? part : shown(part))));
   return made;

@@ -112,7 +112,8 @@ function point(after, before, smooth, name, bounds) {
   const ended = codes.flatMap(Object.entries);
   found.answered = sum(ended.filter(([code]) => code < 400).map(([, count]) => count)) / seconds;
   found.failed = sum(ended.filter(([code]) => code >= 400).map(([, count]) => count)) / seconds;
-  const sizes = last.flatMap(([now, then]) => Object.entries(sinceNamed(now.sizes, then.sizes))).filter(([, count]) => count);
+  const named = last.flatMap(([now, then]) => Object.entries(sinceNamed(now.sizes, then.sizes)));
+  const sizes = named.filter(([, count]) => count);
   const batches = sum(sizes.map(([, count]) => count));
   found.rows = batches ? sum(sizes.map(([size, count]) => size * count)) / batches : null;
   found.largest = batches ? Math.max(...sizes.map(([size]) => Number(size))) : null;
@@ -134,8 +135,8 @@ function milliseconds(counts, bounds, share) {
 export function brief(number) {
   if (number === null || number === undefined || !Number.isFinite(number)) return "–";
   if (number && Math.abs(number) < 0.001) return number.toExponential(1);
-  const digits = Math.abs(number) >= 100 || Number.isInteger(number) ? 0 : Math.abs(number) >= 10 ? 1 : Math.abs(number) >= 1 ? 2 : 3;
-  return number.toLocaleString("en", { maximumFractionDigits: digits });
+  const before = Math.max(0, Math.floor(Math.log10(Math.abs(number))));
+  return number.toLocaleString("en", { maximumFractionDigits: Math.max(0, (Math.abs(number) < 1 ? 3 : 2) - before) });
 }
 
 /** Bytes as people read them. */

@@ -33,22 +33,16 @@ function picture(told) {
     preview.hidden = false;
     say(name, `${held.name}, ${bytes(held.size)}`);
   }
-  const over = (on) => (event) => {
-    event.preventDefault();
-    drop.classList.toggle("over", on);
-  };
   input.addEventListener("change", () => take(input.files[0]));
-  drop.addEventListener("dragover", over(true));
-  drop.addEventListener("dragleave", over(false));
-  drop.addEventListener("drop", (event) => {
-    over(false)(event);
-    take(event.dataTransfer.files[0]);
-  });
-  const paste = (event) => {
-    if (!node.isConnected) document.removeEventListener("paste", paste);
-    else if (event.clipboardData.files.length) take(event.clipboardData.files[0]);
+  drop.addEventListener("dragover", () => drop.classList.add("over"));
+  drop.addEventListener("dragleave", () => drop.classList.remove("over"));
+  // Wherever on the page it is dropped or pasted, for as long as this form is there.
+  const given = (event) => {
+    drop.classList.remove("over");
+    if (node.isConnected) take((event.dataTransfer ?? event.clipboardData).files[0]);
+    else for (const kind of ["drop", "paste"]) document.removeEventListener(kind, given);
   };
-  document.addEventListener("paste", paste);
+  for (const kind of ["drop", "paste"]) document.addEventListener(kind, given);
   return {
     node,
     request() {
@@ -75,7 +69,8 @@ function row({ columns }) {
     request() {
       const values = fields.map((one) => one.value());
       if (columns[0].name === null) return json(`{"row": [${values.join(", ")}]}`);
-      return json(`{"row": {${columns.map(({ name }, place) => `${JSON.stringify(name)}: ${values[place]}`).join(", ")}}}`);
+      const named = columns.map(({ name }, place) => `${JSON.stringify(name)}: ${values[place]}`);
+      return json(`{"row": {${named.join(", ")}}}`);
     },
   };
 }
@@ -84,7 +79,8 @@ function list(columns) {
   const input = element("textarea", { id: "row", rows: 6, spellcheck: "false" });
   input.value = columns.map(({ example }) => JSON.stringify(example)).join(", ");
   const label = element("label", { for: "row" }, `${columns.length} values, with commas between them`);
-  return { node: element("div", null, label, input), request: () => json(`{"row": [${checked(`[${input.value}]`, "The row").slice(1, -1)}]}`) };
+  const node = element("div", null, label, input);
+  return { node, request: () => json(`{"row": ${checked(`[${input.value}]`, "The row")}}`) };
 }
 
 /** One column's field; `value()` is what it holds, as JSON. */
@@ -104,7 +100,8 @@ function widget({ kind, choices, needed }, id) {
     return element("select", { id }, ...none, ...offered.map((choice) => element("option", { value: choice }, choice)));
   }
   const numeric = kind === "number" || kind === "whole";
-  return element("input", { id, type: numeric ? "number" : "text", step: kind === "whole" ? "1" : "any", autocomplete: "off" });
+  const step = kind === "whole" ? "1" : "any";
+  return element("input", { id, type: numeric ? "number" : "text", step, autocomplete: "off" });
 }
 
 function written({ kind, needed }, value, called) {
@@ -121,7 +118,7 @@ function written({ kind, needed }, value, called) {
 
 function tensors(told, { inputs }) {
   const input = element("textarea", { id: "tensors", rows: 8, spellcheck: "false", class: "code" });
-  input.value = told.example ? JSON.stringify(told.example) : `{${inputs.map(({ name }) => `${JSON.stringify(name)}: []`).join(", ")}}`;
+  input.value = JSON.stringify(told.example ?? Object.fromEntries(inputs.map(({ name }) => [name, []])));
   const shapes = inputs.map(({ name, datatype, shape }) => `${name}: ${datatype} [${shape.join(", ")}]`).join("; ");
   const label = element("label", { for: "tensors" }, "Inputs as JSON, rows by name");
   return {

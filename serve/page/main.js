@@ -20,16 +20,18 @@ let known = null; // what /page/models answered
 let timer = null;
 let paused = false;
 let asking = false;
+let shut = false; // until a key is given
 let drawn_ms = 0;
 
 async function look() {
   clearTimeout(timer);
-  if (asking || document.hidden) return;
+  if (asking || shut || document.hidden) return;
   asking = true;
   let again_ms = EVERY_MS;
   try {
+    if (!known) await learn();
     const figures = await (await ask("page/figures")).json();
-    if (known?.loaded !== figures.loaded) await learn();
+    if (known.loaded !== figures.loaded) await learn();
     looks.add(figures);
     answers(figures);
   } catch (error) {
@@ -38,7 +40,7 @@ async function look() {
   } finally {
     asking = false;
   }
-  if (known || byId("gate").hidden) timer = setTimeout(look, again_ms);
+  timer = setTimeout(look, again_ms);
 }
 
 /** Ask which models there are. */
@@ -94,6 +96,7 @@ function fails(error) {
 
 /** Show nothing of the models, and ask for a key. */
 function close() {
+  shut = true;
   known = null;
   looks = new Looks();
   models.show({ models: [], held_back: {}, unloaded: [], routes: {} });
@@ -109,21 +112,24 @@ byId("gate").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(byId("key").value);
   byId("key").value = "";
+  shut = false;
   look();
 });
 byId("forget").addEventListener("click", () => {
   useKey("");
   close();
+  shut = false;
   look();
 });
 byId("pause").addEventListener("click", ({ currentTarget }) => {
   paused = !paused;
   currentTarget.ariaPressed = String(paused);
-  say(currentTarget, paused ? "Go on" : "Pause");
   if (!paused) draw(true);
 });
 byId("watched").addEventListener("change", () => draw(true));
 byId("readings").addEventListener("toggle", () => draw(true));
 addEventListener("resize", () => draw(true));
 document.addEventListener("visibilitychange", look);
+// A file that is dropped beside the form must not take the page's place.
+for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
 look();

@@ -13,9 +13,11 @@ export class Models {
   }
 
   show({ models, held_back, unloaded, routes }) {
-    const open = new Set([...this.cells].filter(([, { toggle }]) => toggle?.ariaExpanded === "true").map(([name]) => name));
+    const were_open = [...this.cells].filter(([, { toggle }]) => toggle?.ariaExpanded === "true");
+    const open = new Set(were_open.map(([name]) => name));
     this.cells.clear();
-    const head = element("tr", { role: "row" }, ...COLUMNS.map((name) => element("th", { scope: "col", role: "columnheader" }, name)));
+    const titles = COLUMNS.map((name) => element("th", { scope: "col", role: "columnheader" }, name));
+    const head = element("tr", { role: "row" }, ...titles);
     const table = element(
       "table",
       { role: "table", class: "models", "aria-labelledby": "models-h" },
@@ -23,7 +25,8 @@ export class Models {
       element("tbody", { role: "rowgroup" }, ...models.flatMap((model) => this.rows(model, open.has(model.name)))),
     );
     this.place.replaceChildren(...(models.length ? [table] : [element("p", { class: "soft" }, "No model is loaded.")]));
-    this.place.append(...Object.entries(held_back).map(held), ...unloaded.map(absent), ...Object.entries(routes).map(route));
+    this.place.append(...Object.entries(held_back).map(held), ...unloaded.map(absent));
+    this.place.append(...Object.entries(routes).map(route));
   }
 
   rows(model, open) {
@@ -31,10 +34,10 @@ export class Models {
     const latency = element("span", null, "–");
     const state = element("span", { class: "badge" });
     const id = `receipt-${model.name}`;
-    const toggle = model.receipt
-      ? element("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": id, "aria-label": `Receipt of ${model.name}` }, "Show")
-      : null;
-    const first = element("th", { scope: "row", role: "rowheader" }, element("span", { class: "name" }, model.name), " ", state);
+    const shuts = { "aria-expanded": "false", "aria-controls": id, "aria-label": `Receipt of ${model.name}` };
+    const toggle = model.receipt ? element("button", { type: "button", class: "quiet", ...shuts }, "Show") : null;
+    const name = element("span", { class: "name" }, model.name);
+    const first = element("th", { scope: "row", role: "rowheader" }, name, " ", state);
     const cells = [
       [variant(model)],
       [model.version],
@@ -43,12 +46,16 @@ export class Models {
       [rate],
       [latency],
       [toggle ?? element("span", { class: "soft" }, "none: unverified")],
-    ].map((content, place) => element("td", { role: "cell", "data-name": COLUMNS[place + 1] }, element("span", null, ...content)));
-    const below = element("tr", { role: "row", id, class: "receipt", hidden: true }, element("td", { role: "cell", colspan: COLUMNS.length }, receipt(model)));
-    const set = (wide) => {
-      toggle.ariaExpanded = String(wide);
-      toggle.textContent = wide ? "Hide" : "Show";
-      below.hidden = !wide;
+    ].map((content, place) => {
+      const inner = element("span", null, ...content);
+      return element("td", { role: "cell", "data-name": COLUMNS[place + 1] }, inner);
+    });
+    const wide = element("td", { role: "cell", colspan: COLUMNS.length }, receipt(model));
+    const below = element("tr", { role: "row", id, class: "receipt", hidden: true }, wide);
+    const set = (shows) => {
+      toggle.ariaExpanded = String(shows);
+      toggle.textContent = shows ? "Hide" : "Show";
+      below.hidden = !shows;
     };
     toggle?.addEventListener("click", () => set(below.hidden));
     if (toggle && open) set(true);
@@ -70,12 +77,16 @@ export class Models {
   }
 }
 
-const variant = (model) => [model.format, model.precision, ...(model.runtime === model.format ? [] : [`by ${model.runtime}`])].filter(Boolean).join(" ");
+const variant = ({ format, precision, runtime }) =>
+  [format, precision, runtime === format ? null : `by ${runtime}`].filter(Boolean).join(" ");
 
 function accuracy(held) {
   if (!held) return [element("span", { class: "soft" }, "not recorded")];
   const share = (number) => `${(100 * number).toFixed(1)} %`;
-  const said = held.of === "labels" ? `source ${share(held.source)}; ${held.samples} labelled samples` : `the same label as its source; ${held.samples} samples`;
+  const said =
+    held.of === "labels"
+      ? `source ${share(held.source)}; ${held.samples} labelled samples`
+      : `the same label as its source; ${held.samples} samples`;
   return [share(held.share), " ", element("small", { class: "soft" }, said)];
 }
 
@@ -97,6 +108,7 @@ const absent = (name) => element("p", { class: "soft" }, element("b", null, name
 function route([name, weights]) {
   const targets = Object.entries(weights);
   const all = sum(targets.map(([, weight]) => weight));
-  const shares = targets.map(([target, weight]) => (targets.length > 1 ? `${brief((100 * weight) / all)} % to ${target}` : `to ${target}`));
+  const share = (weight) => (targets.length > 1 ? `${brief((100 * weight) / all)} % ` : "");
+  const shares = targets.map(([target, weight]) => `${share(weight)}to ${target}`);
   return element("p", { class: "soft" }, "Route ", element("b", null, name), ` leads ${shares.join(", ")}.`);
 }

@@ -43,7 +43,7 @@ export function decode(buffer, json_length) {
   }));
 }
 
-/** The output with the largest absolute difference, that, and the largest value; null where the shapes are not alike. */
+/** The output with the largest absolute difference, that, and the largest value; null where shapes are not alike. */
 export function difference(one, other) {
   let worst = { name: "", largest: 0, size: 0 };
   for (const [name, { shape, values }] of one) {

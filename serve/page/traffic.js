@@ -1,25 +1,29 @@
 // The charts of the last two minutes, of all models or of one, and their readings as a table.
 
-import { Chart } from "./charts.js";
+import { Chart, logarithmic, whole } from "./charts.js";
 import { byId, element, offer } from "./dom.js";
 import { brief } from "./figures.js";
 
 const READINGS = [
   ["Answered/s", "answered"], ["Failed/s", "failed"], ["p50 ms", "p50"], ["p95 ms", "p95"], ["p99 ms", "p99"],
-  ["Queue ms", "queue"], ["Compute ms", "compute"], ["Rows waiting", "waiting"], ["Mean batch", "rows"], ["Largest batch", "largest"],
+  ["Queue ms", "queue"], ["Compute ms", "compute"], ["Rows waiting", "waiting"],
+  ["Mean batch", "rows"], ["Largest batch", "largest"],
 ];
 const LISTED = 12;
 
 export class Traffic {
   constructor() {
-    this.sizes = new Chart("Batch sizes", "Batches of the last two minutes by their rows", "batches", [["", "most often"]], true);
+    const percentiles = ["p50", "p95", "p99"].map((name) => [name, name]);
+    const stages = ["compute", "queue"].map((name) => [name, name]);
     this.charts = [
       new Chart("Requests", "HTTP and gRPC together", "a second", [["answered", "answered"], ["failed", "failed"]]),
-      new Chart("Latency", "In the server, over the last 5 seconds", "ms", [["p50", "p50"], ["p95", "p95"], ["p99", "p99"]]),
-      new Chart("Waiting and computing", "Medians of the last 5 seconds", "ms", [["compute", "compute"], ["queue", "queue"]]),
-      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]], true),
-      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]], true),
+      new Chart("Latency", "In the server, over 5 seconds; a log scale", "ms", percentiles, logarithmic),
+      new Chart("Waiting and computing", "Medians of the last 5 seconds", "ms", stages),
+      new Chart("Queue", "Rows that wait for an instance right now", "rows", [["waiting", "waiting"]], whole),
+      new Chart("Batches", "Of each second", "rows each", [["rows", "mean"], ["largest", "largest"]], whole),
     ];
+    const about = "Batches of the last two minutes by their rows";
+    this.sizes = new Chart("Batch sizes", about, "batches", [["", "most often"]], whole);
     byId("charts").append(...[...this.charts, this.sizes].map((chart) => chart.node));
   }
 
@@ -38,7 +42,8 @@ export class Traffic {
   }
 
   list(points, now_s) {
-    const head = ["Seconds ago", ...READINGS.map(([title]) => title)].map((title) => element("th", { scope: "col" }, title));
+    const titles = ["Seconds ago", ...READINGS.map(([title]) => title)];
+    const head = titles.map((title) => element("th", { scope: "col" }, title));
     const rows = points.slice(-LISTED).reverse().map((point) =>
       element("tr", null,
         element("th", { scope: "row" }, Math.round(now_s - point.at_s)),

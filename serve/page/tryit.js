@@ -23,9 +23,10 @@ export class Trial {
     this.status = element("p", { role: "status", class: "outcome" });
     this.results = element("div", { class: "results" });
     const choice = (label, select) => element("div", null, element("label", { for: select.id }, label), select);
-    const asked = element("form", { class: "panel asked", "aria-label": "The request" },
-      choice("Model", this.model), this.kinds, this.input, choice("Beside it", this.other), this.button);
-    const region = element("div", { class: "panel", role: "region", "aria-label": "The answer" }, this.status, this.results);
+    const parts = [choice("Model", this.model), this.kinds, this.input, choice("Beside it", this.other), this.button];
+    const asked = element("form", { class: "panel asked", "aria-label": "The request" }, ...parts);
+    const named = { class: "panel", role: "region", "aria-label": "The answer" };
+    const region = element("div", named, this.status, this.results);
     place.append(asked, region);
     asked.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -89,7 +90,8 @@ export class Trial {
     const model = this.of(this.model.value);
     const like = model?.forms[this.kind]?.like;
     const others = this.models.filter((other) => other !== model && other.forms[this.kind]?.like === like);
-    offer(this.other, [["", others.length ? "no other model" : "there is none like it"], ...others.map(({ name }) => [name, name])]);
+    const none = others.length ? "no other model" : "there is none like it";
+    offer(this.other, [["", none], ...others.map(({ name }) => [name, name])]);
     this.other.disabled = !others.length;
   }
 
@@ -120,14 +122,15 @@ export class Trial {
   }
 
   tell(told, between) {
-    const said = told.map(({ answer, round_ms }) => `${answer.model}: ${words(answer)}, in ${round_ms.toFixed(1)} ms.`);
+    const said = told.map(({ answer, round_ms }) => `${answer.model}: ${words(answer)}, in ${round_ms.toFixed(1)}\u00a0ms.`);
     const lines = said.map((line) => element("span", null, `${line} `));
     this.status.replaceChildren(...lines, ...(between ? [element("span", { class: "between" }, between)] : []));
-    const answers = told.map(({ answer, round_ms, id }) =>
-      element("article", { class: "answer" },
-        element("h3", null, answer.model, element("small", { class: "soft" }, ` version ${answer.version}`)),
-        answered(answer), times(answer, round_ms, id)));
-    this.results.replaceChildren(element("div", { class: `answers of${answers.length}` }, ...answers), commands(told[0].request));
+    const answers = told.map(({ answer, round_ms, id }) => {
+      const head = element("h3", null, answer.model, element("small", { class: "soft" }, ` version ${answer.version}`));
+      return element("article", { class: "answer" }, head, answered(answer), times(answer, round_ms, id));
+    });
+    const side_by_side = element("div", { class: `answers of${answers.length}` }, ...answers);
+    this.results.replaceChildren(side_by_side, commands(told[0].request));
   }
 }
 
@@ -151,7 +154,8 @@ async function compared(models, told, made) {
   const whole = [];
   for (const { answer } of told) {
     const headers = { "Content-Type": made.type, Accept: "application/octet-stream" };
-    const binary = await ask(`predict/${encodeURIComponent(answer.model)}`, { method: "POST", headers, body: made.body });
+    const whence = `predict/${encodeURIComponent(answer.model)}`;
+    const binary = await ask(whence, { method: "POST", headers, body: made.body });
     const length = Number(binary.headers.get("Inference-Header-Content-Length"));
     whole.push(decode(await binary.arrayBuffer(), length));
   }
@@ -164,10 +168,17 @@ async function compared(models, told, made) {
 }
 
 function commands(request) {
-  const note = request.file ? [element("p", { class: "soft" }, `Run it where ${request.file} lies.`)] : [];
-  const secret = key() ? [element("p", { class: "soft" }, "The key is read from the variable ", element("code", null, VARIABLE), ".")] : [];
-  return element("section", { class: "commands", "aria-label": "The same request" },
-    element("h3", null, "The same request"), ...note, ...secret, listing("curl", curl(request)), listing("Python", python(request)));
+  const notes = [];
+  if (request.file) notes.push([`Run it where ${request.file} lies.`]);
+  if (key()) notes.push(["The key is read from the variable ", element("code", null, VARIABLE), "."]);
+  return element(
+    "section",
+    { class: "commands", "aria-label": "The same request" },
+    element("h3", null, "The same request"),
+    ...notes.map((note) => element("p", { class: "soft" }, ...note)),
+    listing("curl", curl(request)),
+    listing("Python", python(request)),
+  );
 }
 
 function listing(name, text) {
