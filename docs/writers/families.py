@@ -37,10 +37,12 @@ FAMILIES = (
         "Run the `pip install` that the sentence ends with; on a GPU machine look at `nvidia-smi` first.",
     ),
     Family(
-        "Files that cannot be read or written",
-        "penstock/files.py",
-        "The disk is full, a folder is not there, or permissions forbid it. What was half-written is taken away again.",
-        "Make room, or name another folder with the option that the sentence names.",
+        "Files and memory",
+        "penstock/files.py penstock/cli.py",
+        "The disk or the memory is full, a folder is not there, or permissions forbid it. What was half-written is "
+        "taken away again.",
+        "Make room, or name another folder with the option that the sentence names; a smaller `--batch` takes less "
+        "memory.",
     ),
     Family(
         "Checkpoints: opening the file",
@@ -201,7 +203,7 @@ FAMILIES = (
     Family(
         "Requests by the Open Inference Protocol",
         "serve/protocol.py serve/tensors.py serve/fields.py serve/payloads.py serve/replies.py serve/wire.py "
-        "serve/streams.py serve/rpc.py serve/calls.py serve/layouts.py serve/rpcfront.py",
+        "serve/streams.py serve/rpc.py serve/rpcserver.py serve/calls.py serve/layouts.py serve/rpcfront.py",
         "An infer request's JSON, binary parts or gRPC message is not what the protocol or the model's metadata "
         "says: 400, INVALID_ARGUMENT.",
         "The sentence names the tensor and the rule. `penstock check URL` shows requests that are right.",
@@ -216,7 +218,7 @@ FAMILIES = (
     ),
     Family(
         "Bodies: size, coding, time",
-        "serve/limits.py serve/compression.py serve/inflating.py serve/reader.py serve/reading.py "
+        "serve/behind.py serve/limits.py serve/compression.py serve/inflating.py serve/reader.py serve/reading.py "
         "serve/connection.py serve/heads.py serve/rooms.py",
         "A body is longer than `--max-body-mb` (413), in an unknown or damaged coding (415, 400), or did not become "
         "whole in time (408).",

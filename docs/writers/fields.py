@@ -29,7 +29,8 @@ def recipes() -> str:
         "A recipe says what `penstock train` trains, on what, and how: a file in TOML, JSON, YAML, INI or Python, or "
         "one that is shipped (`penstock train --list`). `--set NAME=VALUE` sets a field by its dotted name: `--set "
         "optim.lr=3e-4`; `--show` prints the whole recipe, with all defaults. A field that is not below is refused, "
-        "with the nearest that is. [Training](../training.md) says how they work together.",
+        "with the nearest that is; rules between fields are told by [the errors of recipes](sentences.md#recipes). "
+        "[Training](../training.md) says how they work together.",
     )
 
 

@@ -16,6 +16,8 @@ _STAGES = ("penstock", "train", "export", "serve", "bench")
 _NO_PRODUCT = ("bench/studies/", "bench/serving/")
 # What a rule of a recipe, a receipt or a checkpoint is broken with, which ends a sentence that names the field.
 _CHECKED = "ValueError"
+# What tells clients and users without an exception, or with one of another kind.
+_TELLS = {"refuse", "give_up", "abort", "_end", "Hung"}
 _SHORTEST = 6
 
 
@@ -62,7 +64,7 @@ def _check(files: set[str]) -> None:
 def sentences() -> list[Sentence]:
     """Every sentence, in the order of files and lines."""
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in _sources()}
-    raised = _errors(trees) | {_CHECKED}
+    raised = _errors(trees) | {_CHECKED, *_TELLS}
     shared = {name: node for tree in trees.values() for name, node in _named(tree)}
     return [Sentence(text, file) for file, tree in trees.items() for text in _said(tree, raised, shared)]
 
@@ -96,9 +98,16 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.FunctionDef]]
             yield node.targets[0].id, node.value
 
 
+def _texts_held(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The texts that variables of a module's functions hold."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.JoinedStr):
+            yield _name(node.targets[0]), node.value
+
+
 def _said(tree: ast.Module, raised: set[str], shared: Mapping[str, ast.expr | ast.FunctionDef]) -> Iterator[str]:
     """What errors are made with; what another place has said already is left out."""
-    known = {**shared, **dict(_named(tree))}
+    known = {**shared, **dict(_texts_held(tree)), **dict(_named(tree))}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) in raised:
             for argument in node.args:
