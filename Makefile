@@ -1,6 +1,7 @@
 # make demo   install, then train, export, serve, predict and measure on the CPU
 # make test   install, then the tests
-# make check  install, then ruff (format, lint) and mypy (strict)
+# make check  install, then ruff (format, lint, security), mypy (strict) and the audit
+# make audit  known vulnerabilities among the packages; without the network it says that nothing was audited
 # make test-models   slow model matrices
 # Another Python: make demo PYTHON=python3.12      Another index: PIP_INDEX_URL=… make demo
 
@@ -11,7 +12,7 @@ STAMP := .venv/.installed
 # What clients see must be the same whether one process answers them or several.
 IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py)
 
-.PHONY: demo test check test-models clean
+.PHONY: demo test check audit test-models clean
 
 demo: $(STAMP)
 	@$(BIN)/python demo.py
@@ -27,6 +28,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p penstock
+	$(BIN)/python audit.py
+
+audit: $(STAMP)
+	$(BIN)/python audit.py
 
 # The wheel of PyTorch that pip chooses decides the size of this: 1 GB for the CPU, 5 GB with CUDA.
 $(STAMP): pyproject.toml

@@ -32,7 +32,9 @@ def brief(*usual: str) -> type[TyperCommand]:
             # A few need no panels of their own.
             before = [{name: getattr(each, name) for name in _SHOWN if hasattr(each, name)} for each in self.params]
             for each in self.params:
-                vars(each).update(hidden=each.hidden or each in rare, rich_help_panel=None, show_envvar=False)
+                vars(each).update(
+                    hidden=getattr(each, "hidden", False) or each in rare, rich_help_panel=None, show_envvar=False
+                )
             try:
                 super().format_help(ctx, formatter)
             finally:
