@@ -1,6 +1,7 @@
 # make demo   install, then train, export, serve, predict and measure on the CPU
 # make test   install, then the tests
-# make check  install, then ruff (format, lint) and mypy (strict)
+# make check  install, then ruff (format, lint, security), mypy (strict) and the audit
+# make audit  known vulnerabilities among the packages; without the network it says that nothing was audited
 # make test-models   slow model matrices and guides
 # make docs   the documentation's site, in build/site
 # make reference   the pages of it that are written from the code
@@ -13,7 +14,7 @@ STAMP := .venv/.installed
 # What clients see must be the same whether one process answers them or several.
 IN_BOTH := $(addprefix tests/serve/test_,app.py rpc.py tritonclient.py conformance.py drain.py routes.py tracing.py page.py)
 
-.PHONY: demo test check test-models docs reference clean
+.PHONY: demo test check audit test-models docs reference clean
 
 demo: $(STAMP)
 	@$(BIN)/python demo.py
@@ -30,6 +31,10 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p penstock
 	$(BIN)/mypy -p docs.writers
+	$(BIN)/python audit.py
+
+audit: $(STAMP)
+	$(BIN)/python audit.py
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -20,7 +20,7 @@ from penstock.arrays import take
 from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
-from penstock.errors import GateError, PenstockError, Say, first_line
+from penstock.errors import GateError, PenstockError, Say, first_line, nearest
 from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
 from penstock.export import graph as graphs
 from penstock.export import wire as wires
@@ -79,7 +79,8 @@ def export(request: Request, say: Say) -> list[Artifact]:
     """
     for precision in request.precisions:
         if precision not in PRECISIONS:
-            raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}")
+            near = nearest(precision, PRECISIONS)
+            raise PenstockError(f"--precision {precision!r}: must be one or more of {', '.join(PRECISIONS)}{near}")
     limits.of_variant("fp32", Noise(by="float64", values={}), request.max_error, request.min_agreement)
     if request.calibration not in (lowering.AUTO, dynamic.METHOD):
         calibrations.check_method(request.calibration)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from penstock import runtimes, tritonconfig
 from penstock.errors import PenstockError
-from penstock.files import sha256, writing
+from penstock.files import nearby, sha256, writing
 from penstock.receipt import SCHEMA, FileDigest, Receipt
 from penstock.runtimes import Runner
 from penstock.signature import Signature, first_message
@@ -171,7 +171,9 @@ def read(folder: Path) -> Artifact:
         PenstockError: there is none, or its receipt is damaged or of another schema.
     """
     if not folder.is_dir():
-        raise PenstockError(f"{folder}: no such folder")
+        if folder.is_file():
+            raise PenstockError(f"{folder}: is a file, and an artifact is a folder; see penstock inspect {folder}")
+        raise PenstockError(f"{folder}: no such folder{nearby(folder) or '; penstock export writes one'}")
     if not (folder / RECEIPT).is_file():
         numbers = versions(folder)
         if not numbers:
@@ -225,7 +227,7 @@ def find(paths: list[Path], *, none_yet: bool = False) -> list[Path]:
             found.append(path)
             continue
         if not path.is_dir():
-            raise PenstockError(f"{path}: no such file or folder")
+            raise PenstockError(f"{path}: no such file or folder{nearby(path) or '; penstock export writes models'}")
         models = sorted(child for child in path.iterdir() if not child.name.startswith(".") and _is_model(child))
         if not models and not none_yet:
             raise PenstockError(f"{path}: holds no models; make one with penstock export --output {path} CHECKPOINT")

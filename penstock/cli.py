@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 import penstock
 from penstock import options
 from penstock.commands import (
+    completion,
     data,
     doctoring,
     exporting,
@@ -24,14 +26,17 @@ from penstock.commands import (
     sweeping,
     training,
 )
+from penstock.commands.brief import asked, brief
+from penstock.commands.road import road
 from penstock.errors import PenstockError, printable
 
 app = typer.Typer(
     name="penstock",
     help="From a PyTorch checkpoint to a served, measured model.\n\n"
     "The road:  penstock train digits  →  penstock export --format onnx --fp16 runs/digits/best.pth  →  "
-    "penstock serve models/  →  penstock bench models/*",
-    no_args_is_help=True,
+    "penstock serve models/  →  penstock bench models/*\n\n"
+    "Examples: `penstock inspect ckpt.pth` · `penstock doctor` · `penstock export --help`",
+    invoke_without_command=True,
     add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -46,7 +51,9 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII must not end a command
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        app(args=options.spelled_out(sys.argv[1:]))
+        if os.environ.get("_PENSTOCK_COMPLETE") == "complete_bash":
+            completion.in_bash(app)
+        app(args=options.spelled_out(asked(sys.argv[1:])))
     except PenstockError as error:
         if _terminated:  # a library took the interrupt for a failure of what it was running
             _end_early()
@@ -104,25 +111,31 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(road())
 
 
+# The usual options of those that have many.
+EXPORT = ("format", "precision", "output", "name", "model", "input", "data", "accuracy_drop")
+SERVE = ("host", "port", "device", "instances", "workers", "mode", "route", "keys", "tls_cert", "tls_key")
+BENCH = ("seconds", "data", "batch", "device", "json", "html", "compare", "concurrency", "slo_ms")
 # --help lists them in this order.
 app.command()(training.train)
 app.command(name="eval")(training.evaluate)
 app.command()(sweeping.sweep)
 app.add_typer(data.app, name="data")
-app.command()(exporting.export)
+app.command(cls=brief(*EXPORT))(exporting.export)
 app.command()(exporting.build)
 app.command()(exporting.verify)
 app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
-app.command()(server.serve)
+app.command(cls=brief(*SERVE))(server.serve)
 app.add_typer(keys.app, name="keys")
 app.command()(predicting.predict)
-app.command()(measuring.bench)
+app.command(cls=brief(*BENCH))(measuring.bench)
 app.command()(serving.health)
 app.command()(serving.check)
 app.command()(doctoring.doctor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import stat
 import tempfile
@@ -13,13 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 
 _UNWRITABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EBUSY),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG),
     *(errno.ELOOP, errno.ENXIO),
 )
+_MOST_BESIDE = 1000
 # What the entries of a zip file may unpack to beyond its own size.
 COMPRESSED = 1 << 28
 
@@ -61,6 +63,14 @@ def see_writable(option: str, path: Path) -> None:
             what = "a folder" if path.is_dir() else "no file that can be replaced"
             raise PenstockError(f"{option} {path}: is {what}; give the name of a file; nothing was begun")
         tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
+
+
+def nearby(path: Path) -> str:
+    """What to add to "there is no such file": the nearest beside it, or that its folder is not there, or nothing."""
+    try:
+        return nearest(path.name, [each.name for each in itertools.islice(path.parent.iterdir(), _MOST_BESIDE)])
+    except OSError:
+        return f"; there is no folder {path.parent}"
 
 
 def see_folder(option: str, path: Path) -> None:

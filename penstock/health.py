@@ -29,6 +29,8 @@ def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, s
         return False, f"{url}: not ready: {_reason(error.code, body)}{hints.refusal(url, error.code, body, access)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         why = getattr(error, "reason", error)
+        if isinstance(why, ConnectionRefusedError):
+            return False, f"{url}: no answer: {why.strerror}; start it with: penstock serve models/"
         return False, f"{url}: no answer: {hints.wrong_scheme(url, why) or hints.explained(why)}"
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from penstock import architecture, pickles, programs
 from penstock.errors import PenstockError, Say, first_line, require
-from penstock.files import see_unpacked
+from penstock.files import nearby, see_unpacked
 
 FOLDER_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SHOWN = 40
@@ -51,7 +51,7 @@ def locate(path: Path) -> Path:
             raise PenstockError(f"{path}: a transformers folder without one of {', '.join(FOLDER_WEIGHTS)}")
         return found[0]
     if not path.is_file():
-        raise PenstockError(f"{path}: no such file")
+        raise PenstockError(f"{path}: no such file{nearby(path) or '; penstock train digits leaves one'}")
     if path.suffix in (".onnx", ".plan", ".engine"):
         raise PenstockError(f"{path}: is exported already, not a checkpoint; penstock serve takes an .onnx file")
     return path

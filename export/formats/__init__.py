@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.datasets import Rows
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, nearest
 from penstock.export.engine.recipe import Wishes
 from penstock.export.lowering import Lowered, Target, Wish, lower
 from penstock.preprocess import ImagePreprocess
@@ -191,5 +191,5 @@ def export(name: str, source: Source, options: Options, folder: Path, work: Path
 
 def _module(name: str) -> Any:
     if name not in names():
-        raise PenstockError(f"--format {name!r}: must be one or more of {', '.join(names())}")
+        raise PenstockError(f"--format {name!r}: must be one or more of {', '.join(names())}{nearest(name, names())}")
     return importlib.import_module(f"{__name__}.{name}")

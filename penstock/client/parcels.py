@@ -19,6 +19,7 @@ import numpy as np
 from penstock import tables
 from penstock.datasets import PICTURES
 from penstock.errors import PenstockError
+from penstock.files import nearby
 from penstock.signature import V2_DTYPES
 
 _PATTERN = frozenset("*?[")
@@ -91,7 +92,7 @@ def sources(words: Sequence[str]) -> list[Source]:
         elif Path(word).is_file():
             found.append(_file(Path(word)))
         else:
-            raise PenstockError(f"{word}: there is no such file, folder or pattern")
+            raise PenstockError(f"{word}: there is no such file, folder or pattern{nearby(Path(word))}")
     if not found:
         raise PenstockError(f"{' '.join(words)}: only folders without pictures fit")
     return found

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
+from penstock.commands import completion
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.errors import Say
@@ -15,7 +16,8 @@ from penstock.errors import Say
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Architecture: torchvision:resnet18, timm:NAME, transformers:FOLDER, pkg.nets:Net or ./net.py:Net."
+        autocompletion=completion.architectures,
+        help="Architecture: torchvision:resnet18, timm:NAME, transformers:FOLDER, pkg.nets:Net or ./net.py:Net.",
     ),
 ]
 ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")]

@@ -5,17 +5,47 @@ Where a function finds nothing the shell offers files.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import penstock
 from penstock import options
 
 _HOME = Path(penstock.__path__[0])
-_REGISTERED = re.compile(r"^@register_model(?:\(.*\))?\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
+_REGISTERED = re.compile(r"""^@register_model(?:\((?:name="(\w+)")?\))?\n(?:[@ )].*\n)*?def (\w+)\(""", re.MULTILINE)
 _ZOOS = ("torchvision", "timm")
+
+
+def in_bash(run: Callable[[], None]) -> None:
+    """Have a completion that bash asks for see the words that were typed: it breaks them at colons.
+
+    In `torchvision:res` it replaces `res` alone, so that of what is completed the part before is left out.
+    """
+    before, held = _rejoined(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(held):
+            run()
+    finally:
+        print("\n".join(line.removeprefix(before) for line in held.getvalue().splitlines()))
+
+
+def _rejoined() -> str:
+    """Put bash's words together again; what of the one that is to be completed stands before its last colon."""
+    words, at = os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0"))
+    joined, place = list[str](), 0
+    for number, word in enumerate(words):
+        glued = len(joined) > 1 and (word == ":" or joined[-1].endswith(":"))
+        joined = [*joined[:-1], joined[-1] + word] if glued else [*joined, word]
+        if number == at:
+            place = len(joined) - 1
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(joined), str(place)
+    typed = joined[place] if place < len(joined) else ""
+    return typed[: typed.rfind(":") + 1]
 
 
 def stages(incomplete: str) -> list[str]:
@@ -30,7 +60,7 @@ def formats(incomplete: str) -> list[str]:
 
 def precisions(incomplete: str) -> list[str]:
     """Precisions of an export, several with commas."""
-    return _listed((*options.EVERY_PRECISION, "tf32", "int8-fp16"), incomplete)
+    return _listed(options.EVERY_PRECISION, incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:
@@ -44,11 +74,10 @@ def architectures(incomplete: str) -> list[str]:
     if not colon:
         return _beginning((*(f"{name}:" for name in _ZOOS), "transformers:", "penstock.train.nets:"), incomplete)
     if zoo == "penstock.train.nets":
-        # The names that a checkpoint may have imported unasked.
-        texts = "".join(path.read_text() for path in sorted((_HOME / "train/nets").glob("*.py")))
-        return _beginning(
-            (f"{zoo}:{name}" for name in re.findall(r"^class ([A-Z]\w+)\(nn", texts, re.MULTILINE)), incomplete
+        listed = re.search(
+            r"^__all__ = \[(.*?)\]", (_HOME / "train/nets/__init__.py").read_text(), re.MULTILINE | re.DOTALL
         )
+        return _beginning((f"{zoo}:{name}" for name in re.findall(r"\w+", listed[1] if listed else "")), incomplete)
     return _beginning((f"{zoo}:{name}" for name in _models(zoo)), incomplete) if zoo in _ZOOS else []
 
 
@@ -124,4 +153,5 @@ def _models(package: str) -> list[str]:
     if spec is None or not spec.submodule_search_locations:
         return []
     home = Path(spec.submodule_search_locations[0]) / "models"
-    return sorted({name for path in home.rglob("*.py") for name in _REGISTERED.findall(path.read_text())})
+    found = (pair for path in home.rglob("*.py") for pair in _REGISTERED.findall(path.read_text()))
+    return sorted({named or function for named, function in found})

@@ -14,7 +14,8 @@ from penstock.commands.terminal import say
 from penstock.errors import PenstockError
 
 app = typer.Typer(
-    help="Data sets in MXNet's RecordIO: packing pictures, and looking at what a file holds.",
+    help="Data sets in MXNet's RecordIO: packing pictures, and looking at what a file holds.\n\n"
+    "Example: `penstock data pack photos/train train.rec`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock import options
-from penstock.commands import checkpoints
+from penstock.commands import checkpoints, completion
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say, working
 from penstock.errors import PenstockError
@@ -22,11 +22,16 @@ def export(
     format: Annotated[
         str,
         typer.Option(
-            help="onnx, torchscript, pt2, trt; several with commas; or auto: the fastest here within the budget."
+            autocompletion=completion.formats,
+            help="onnx, torchscript, pt2, trt; several with commas; or auto: the fastest here within the budget.",
         ),
     ] = "onnx",
     precision: Annotated[
-        str | None, typer.Option(help="fp32 (default), tf32, fp16, bf16, int8, int8-fp16, fp8; several with commas.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.precisions,
+            help="fp32 (default), tf32, fp16, bf16, int8, int8-fp16, fp8; several with commas.",
+        ),
     ] = None,
     fp16: Annotated[bool, typer.Option("--fp16", help="Short for --precision fp16.")] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Short for --precision bf16.")] = False,
@@ -58,7 +63,10 @@ def export(
     trace: Annotated[bool, typer.Option("--trace", help="TorchScript by tracing, or not at all.")] = False,
     opset: Annotated[int | None, typer.Option(min=1, help="ONNX opset, exactly; default: 18.")] = None,
     trt_flavor: Annotated[
-        str | None, typer.Option(help="tensorrt or tensorrt-rtx; default: the first that can build here.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.flavors, help="tensorrt or tensorrt-rtx; default: the first that can build here."
+        ),
     ] = None,
     profile: Annotated[
         list[str] | None,
@@ -74,7 +82,11 @@ def export(
         int | None, typer.Option(min=0, max=5, help="The builder's effort, 0 to 5; default: TensorRT's own, 3.")
     ] = None,
     hardware_compat: Annotated[
-        str, typer.Option(help="GPUs that an engine runs on: none (its own kind), ampere+, same-cc.")
+        str,
+        typer.Option(
+            autocompletion=completion.compatibilities,
+            help="GPUs that an engine runs on: none (its own kind), ampere+, same-cc.",
+        ),
     ] = "none",
     build_limit: Annotated[
         float, typer.Option(min=1, max=86_400, help="Seconds that building an engine may take.")
@@ -120,9 +132,10 @@ def export(
     calibration: Annotated[
         str,
         typer.Option(
+            autocompletion=completion.calibrations,
             help="Scales of int8 and fp8: entropy, max, percentile, percentile=99.9, or dynamic (int8 by onnxruntime, "
             "measured in each run); default: dynamic for transformers and LSTMs there, else max; for TensorRT entropy, "
-            "and max for fp8."
+            "and max for fp8.",
         ),
     ] = "auto",
     accuracy_drop: Annotated[
@@ -214,11 +227,17 @@ def export(
 
 def build(
     artifact: Annotated[Path, typer.Argument(help="An artifact of `penstock export --format trt`.")],
-    trt_flavor: Annotated[str | None, typer.Option(help="Instead of the recipe's: tensorrt or tensorrt-rtx.")] = None,
+    trt_flavor: Annotated[
+        str | None,
+        typer.Option(autocompletion=completion.flavors, help="Instead of the recipe's: tensorrt or tensorrt-rtx."),
+    ] = None,
     workspace: Annotated[int | None, typer.Option(min=1, max=1_048_576, help="Instead of the recipe's, MiB.")] = None,
     builder_level: Annotated[int | None, typer.Option(min=0, max=5, help="Instead of the recipe's, 0 to 5.")] = None,
     hardware_compat: Annotated[
-        str | None, typer.Option(help="Instead of the recipe's: none, ampere+, same-cc.")
+        str | None,
+        typer.Option(
+            autocompletion=completion.compatibilities, help="Instead of the recipe's: none, ampere+, same-cc."
+        ),
     ] = None,
     build_limit: Annotated[
         float | None, typer.Option(min=1, max=86_400, help="Instead of the recipe's, seconds.")
@@ -258,7 +277,9 @@ def verify(
         typer.Option(help="The architecture again, where it is your own code: a receipt alone gets no code imported."),
     ] = None,
     allow_pickle: checkpoints.PickleOption = False,
-    device: Annotated[str, typer.Option(help="What runs the artifact: cpu, or cuda:0.")] = "cpu",
+    device: Annotated[
+        str, typer.Option(autocompletion=completion.devices, help="What runs the artifact: cpu, or cuda:0.")
+    ] = "cpu",
 ) -> None:
     """Prove a published artifact again: its digests, and its answers.
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.commands import completion
+
 
 def inspect(
     file: Annotated[
@@ -32,7 +34,7 @@ def diff(
     second: Annotated[Path, typer.Argument(help="Another.")],
     batch: Annotated[int | None, typer.Option(min=1, help="Rows in a timed run; default: the usual number.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Measured time for each.")] = 1.0,
-    device: Annotated[str, typer.Option(help="cpu, or cuda:0.")] = "cpu",
+    device: Annotated[str, typer.Option(autocompletion=completion.devices, help="cpu, or cuda:0.")] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="As JSON, all nodes.")] = False,
 ) -> None:
     """Two models side by side: operators, shapes, precision of each node, size, error, and latency, interleaved.

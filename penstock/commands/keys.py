@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from penstock import options
+from penstock.commands import completion
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 
 app = typer.Typer(
-    help="API keys of a server: what each may do, how often, and until when.",
+    help="API keys of a server: what each may do, how often, and until when.\n\n"
+    "Example: `penstock keys add keys.json alice`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -25,7 +27,11 @@ def add(
     file: _File,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is called in lists, logs and metrics.")],
     rights: Annotated[
-        str, typer.Option(help="What it may do, with commas: infer, repository, shared-memory, metrics.")
+        str,
+        typer.Option(
+            autocompletion=completion.rights,
+            help="What it may do, with commas: infer, repository, shared-memory, metrics.",
+        ),
     ] = "infer",
     rate: Annotated[
         float | None, typer.Option(help="Requests a second; default: as many as the server answers.")

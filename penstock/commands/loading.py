@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
-from penstock.commands import reporting
+from penstock.commands import completion, reporting
 from penstock.commands.stages import import_stage
 from penstock.errors import PenstockError
 
@@ -52,6 +52,7 @@ Form = Annotated[
     _servers(
         "--form",
         metavar="FORM",
+        autocompletion=completion.forms,
         help="v2-binary, v2-json, image (an upload to penstock's /predict) or grpc. Default: image for pictures, else "
         "v2-binary, or v2-json where the server has no binary extension.",
     ),
@@ -106,6 +107,7 @@ LoadGen = Annotated[
     _servers(
         "--loadgen",
         metavar="SCENARIO",
+        autocompletion=completion.scenarios,
         help="Have MLPerf's LoadGen ask, a server or an artifact's runner: singlestream, multistream, server (takes "
         "--rate, and --slo-ms) or offline.",
     ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock import options
-from penstock.commands import loading, reporting
+from penstock.commands import completion, loading, reporting
 from penstock.commands.loading import ENGINES, SERVERS
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import one_interrupt, say
@@ -56,7 +56,7 @@ def bench(
     budget: Annotated[
         float, _engines(min=0, max=1, help="Accuracy that the fastest may lose of the reference's: 0.01 is 1 point.")
     ] = 0.01,
-    device: Annotated[str, _engines(help="cpu, or cuda:0.")] = "cpu",
+    device: Annotated[str, _engines(autocompletion=completion.devices, help="cpu, or cuda:0.")] = "cpu",
     source: Annotated[
         Path | None, _engines(help="The checkpoint that they were made of: PyTorch's own speed goes first.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock import options
+from penstock.commands import completion
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 
@@ -30,7 +31,9 @@ def serve(
         int | None,
         _where(min=-1, max=65535, help="gRPC's; default: the one after --port; 0 takes any, -1 leaves it out."),
     ] = None,
-    device: Annotated[str, _running(help="cpu, cuda:0, or several: cuda:0,cuda:1.")] = "cpu",
+    device: Annotated[
+        str, _running(autocompletion=completion.devices, help="cpu, cuda:0, or several: cuda:0,cuda:1.")
+    ] = "cpu",
     instances: Annotated[
         int | None,
         _running(
@@ -82,8 +85,9 @@ def serve(
     mode: Annotated[
         str,
         _coming(
+            autocompletion=completion.modes,
             help="Who loads and unloads models once the server runs: explicit, clients; none, nobody; poll, the "
-            "repository's folders, which are looked at every --poll-s."
+            "repository's folders, which are looked at every --poll-s.",
         ),
     ] = "explicit",
     poll_s: Annotated[
@@ -165,12 +169,18 @@ def serve(
         _watching(help="Where the protocol's trace extension writes, once a client sets trace_level to TIMESTAMPS."),
     ] = None,
     log_format: Annotated[
-        str, _watching(metavar="text|json", help="What is logged: lines for people, or a JSON object each.")
+        str,
+        _watching(
+            metavar="text|json",
+            autocompletion=completion.log_formats,
+            help="What is logged: lines for people, or a JSON object each.",
+        ),
     ] = "text",
     log_requests: Annotated[
         str,
         _watching(
             metavar="none|failed|all",
+            autocompletion=completion.logged,
             help="Which inference requests are logged; failed: those that the server failed, ten a second at most.",
         ),
     ] = "failed",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.commands import terminal
+from penstock.commands import completion, terminal
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.commands.training import SetOption
@@ -15,7 +15,7 @@ from penstock.options import MOST_AT_ONCE
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe with a section [sweep].")],
+    recipe: Annotated[str, typer.Argument(autocompletion=completion.recipes, help="A recipe with a section [sweep].")],
     trials: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's; earlier ones count.")] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=MOST_AT_ONCE, help="Trials that train at the same time; they share the cores.")

@@ -10,13 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.commands import checkpoints, scoring
+from penstock.commands import checkpoints, completion, scoring
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 from penstock.errors import PenstockError, printable
 
 RecipeArgument = Annotated[
-    str | None, typer.Argument(help="A shipped recipe (see --list), or a file: .toml, .json, .yaml, .ini, .py.")
+    str | None,
+    typer.Argument(
+        autocompletion=completion.recipes,
+        help="A shipped recipe (see --list), or a file: .toml, .json, .yaml, .ini, .py.",
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

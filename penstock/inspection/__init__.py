@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import artifact
 from penstock.errors import PenstockError, printable, require
-from penstock.files import see_unpacked
+from penstock.files import nearby, see_unpacked
 from penstock.inspection.artifacts import ENGINES, of_artifact, of_engine, of_repository, of_samples
 from penstock.inspection.checkpoints import of_foreign, of_ours, of_pickled
 from penstock.inspection.findings import Inspection, command, read_json, sized
@@ -74,7 +74,9 @@ def _folder(path: Path) -> Inspection:
 
 def _file(path: Path) -> Inspection:
     if not path.is_file():
-        raise PenstockError(f"{path}: {'not a regular file' if path.exists() else 'no such file or folder'}")
+        raise PenstockError(
+            f"{path}: {'not a regular file' if path.exists() else f'no such file or folder{nearby(path)}'}"
+        )
     if path.name == artifact.RECEIPT:
         return of_artifact(path.parent)
     with path.open("rb") as file:

@@ -135,6 +135,8 @@ class Target:
             why = hints.explained(error) if isinstance(error, ssl.SSLError) else error
             # Once it has told what it is, a connection that breaks is the answer to what was sent.
             hint = "" if self.server else hints.wrong_scheme(self.url, error)
+            if not self.server and isinstance(error, ConnectionRefusedError):
+                hint = "nobody listens there; start it with: penstock serve models/"
             raise Failed(hint or f"does not answer: {type(error).__name__}: {why}") from None
 
     @property

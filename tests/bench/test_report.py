@@ -211,5 +211,5 @@ def test_an_option_that_means_nothing_is_named(words: list[str], said: str) -> N
 
 def test_help_tells_the_exit_codes() -> None:
     text = " ".join(bench("--help").output.split())
-    for part in ("Exit codes: 0 ", "; 2 ", "; 3 ", "; 130 ", "--budget", "--threads", "--streams"):
+    for part in ("Exit codes: 0 ", "; 2 ", "; 3 ", "; 130 "):
         assert part in text

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.files import see_folder, see_unpacked, see_writable, sha256, write_whole, writing
+from penstock.files import nearby, see_folder, see_unpacked, see_writable, sha256, write_whole, writing
 
 
 def test_a_file_is_written_with_its_bytes_and_readable_by_all(tmp_path: Path) -> None:
@@ -118,3 +118,10 @@ def test_a_zip_file_that_unpacks_to_far_more_than_it_is_is_refused(tmp_path: Pat
         archive.writestr("b", bytes(60 << 20))
     with pytest.raises(PenstockError, match="damaged: it unpacks to 272629760 bytes"):
         see_unpacked(tmp_path / "a")
+
+
+def test_of_a_file_that_is_not_there_the_nearest_beside_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "best.pth").touch()
+    assert nearby(tmp_path / "bset.pth") == "; the nearest is 'best.pth'"
+    assert nearby(tmp_path / "something else") == ""
+    assert nearby(tmp_path / "no" / "best.pth") == f"; there is no folder {tmp_path / 'no'}"

@@ -66,8 +66,25 @@ def test_an_engine_is_built_and_the_facts_tell_of_it(graph: Path, tmp_path: Path
 def test_a_file_that_is_no_graph_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     bad = tmp_path / "model.onnx"
     bad.write_bytes(b"no graph")
-    with pytest.raises(PenstockError, match=r"TensorRT for RTX \S+ cannot read the graph: .*--format onnx"):
+    with pytest.raises(PenstockError, match="truncated, damaged, or not an ONNX model"):
         build(bad, asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
+    assert not (tmp_path / "model.plan").exists()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", recipe.LATER_FILE])
+def test_a_graph_whose_weights_lie_elsewhere_is_not_given_to_tensorrt(graph: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(np.ones((8, 4), np.float32).tobytes())
+    folder = tmp_path / "draft"
+    folder.mkdir()
+    made = onnx.load(graph)
+    onnx.save(made, str(folder / "model.onnx"))
+    (weight,) = made.graph.initializer
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value="../secret")
+    (folder / name).write_bytes(made.SerializeToString())
+    with pytest.raises(PenstockError, match=rf"{name}: its weight 'w' lies in '../secret', which leads out of"):
+        build(folder / "model.onnx", asked(), tmp_path / "model.plan", tmp_path, SIGNATURE)
     assert not (tmp_path / "model.plan").exists()
 
 
