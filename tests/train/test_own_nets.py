@@ -118,3 +118,15 @@ def test_its_checkpoint_predicts_once_the_network_is_named(tmp_path: Path) -> No
     answered = CliRunner().invoke(cli.app, [*words, "--model", recipe_.model.target])
     assert answered.exit_code == 0, answered.exception
     assert "scan.png" in answered.output
+
+
+def test_a_checkpoint_of_a_librarys_network_needs_no_word_more(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    changes = ["epochs=1", 'model={target="timm:test_resnet", kwargs={in_chans=1}}']
+    best = loop.train(recipe.load("digits", changes), tmp_path / "run", progress=False).best
+    scored = CliRunner().invoke(cli.app, ["eval", str(best)])
+    assert scored.exit_code == 0, scored.exception
+    assert "% correct" in scored.output
+    exported = CliRunner().invoke(cli.app, ["export", "--format", "onnx", "--output", str(tmp_path), str(best)])
+    assert exported.exit_code == 0, exported.exception
+    assert (tmp_path / "digits-onnx-fp32/1/penstock.json").is_file()
