@@ -57,6 +57,12 @@ class Detached(Plain):
 class Fixed(nn.Module):
     def forward(self, x):
         return x.flatten(1)[:, :10]
+
+class Fails(Plain):
+    def forward(self, image):
+        if self.training:
+            raise KeyError("missing")
+        return super().forward(image)
 """
 
 
@@ -130,3 +136,14 @@ def test_a_checkpoint_of_a_librarys_network_needs_no_word_more(tmp_path: Path) -
     exported = CliRunner().invoke(cli.app, ["export", "--format", "onnx", "--output", str(tmp_path), str(best)])
     assert exported.exit_code == 0, exported.exception
     assert (tmp_path / "digits-onnx-fp32/1/penstock.json").is_file()
+
+
+def test_an_error_in_its_code_is_told_with_its_line_and_where_the_traceback_is(tmp_path: Path) -> None:
+    line = NETS.splitlines().index('            raise KeyError("missing")') + 1
+    with pytest.raises(PenstockError) as failed:
+        loop.train(job(tmp_path, "Fails"), tmp_path / "run", progress=False)
+    log, code = tmp_path / "run/logs/run.log", tmp_path / "nets.py"
+    assert str(failed.value) == (
+        f"model.target: {code}, line {line}, in forward: KeyError: 'missing'; {log} has the traceback"
+    )
+    assert 'raise KeyError("missing")' in log.read_text()
