@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from penstock.textual import TextPreprocess
 SCHEMA = 1
 # Architectures that a checkpoint may name by itself; any other is imported only if the user names it too.
 TRUSTED = "penstock.train.nets"
+# Models that these make by a name in their own lists; `penstock.zoo` lets no argument load weights.
+_LIBRARIES = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]+")
 
 
 class Card(BaseModel):
@@ -62,7 +65,9 @@ def read(path: Path, content: dict[str, Any]) -> Card | None:
 
 
 def trusted(target: str) -> bool:
-    """Whether a file may name this architecture by itself, since importing it runs only penstock's own code."""
+    """Whether a file may name this architecture by itself, since making it runs penstock's code or a library's."""
+    if _LIBRARIES.fullmatch(target):
+        return True
     module, _, name = target.rpartition(":")
     return module == TRUSTED and name.isidentifier() and not name.startswith("_")
 

@@ -116,7 +116,7 @@ def read(
     task: str | None = None,
     dataset: DatasetSpec | None = None,
 ) -> Rows:
-    """The rows behind `--data PATH`: .npz, a folder of .npy files or of pictures, or a CSV file of texts or table rows.
+    """The rows behind `--data PATH`: .npz, a folder of .npy files or of pictures, a CSV or Parquet file.
 
     Arrays are one for each input, named after it, and class numbers under `labels` if they are known; a regression's
     are numbers, and those of several labels a row numbers for each. Pictures are PNG, JPEG, WebP, BMP or GIF files, in
@@ -137,7 +137,7 @@ def read(
             than the recorded preprocessing, or there is none.
     """
     if not path.is_dir():
-        if path.suffix.lower() == ".csv":
+        if path.suffix.lower() in sheets.SUFFIXES:
             return _from_sheet(path, preprocess, labels, task, dataset)
         return read_npz(path, task)
     pictures, arrays = _pictures(path), sorted(path.glob("[!.]*.npy"))
@@ -159,7 +159,7 @@ def _takes(preprocess: Preprocess) -> str:
     columns = (
         "with a column 'text'" if preprocess.kind == "text" else f"with the columns {sheets.some(preprocess.names)}"
     )
-    return f"the model takes {ITEMS[preprocess.kind]}: give a CSV file {columns}"
+    return f"the model takes {ITEMS[preprocess.kind]}: give a CSV or Parquet file {columns}"
 
 
 def _from_sheet(

@@ -9,6 +9,23 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("under", "lt"),
+}
+# How pydantic's names of errors begin, in the order in which they are looked for.
+_KINDS = {
+    "finite_number": "a finite number",
+    "int_": "a whole number",
+    "float_": "a number",
+    "bool_": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+
 
 class Place(NamedTuple):
     """Keys and indices from the outermost model inwards, and the model that has, or has not, the last one as a field.
@@ -65,6 +82,17 @@ def first_message(error: Exception, model: type[BaseModel] | None = None) -> str
     if kind not in ("value_error", "missing"):  # our own rules name the value themselves
         message = f"{found[0]['input']!r:.60}: {message}"
     return f"{path}: {message}" if path else message
+
+
+def rule(complaint: Mapping[str, Any]) -> str | None:
+    """What a value must be, by one of pydantic's errors: `at least 1`, `a whole number`; None of other rules."""
+    kind, told = str(complaint["type"]), complaint.get("ctx", {})
+    for name, (word, bound) in _BOUNDS.items():
+        if kind == name:
+            return f"{word} {told[bound]:g}" if isinstance(told[bound], float) else f"{word} {told[bound]}"
+    if kind == "literal_error":
+        return str(told["expected"])
+    return next((words for begins, words in _KINDS.items() if kind.startswith(begins)), None)
 
 
 def where(complaint: Mapping[str, Any], model: type[BaseModel]) -> Place:

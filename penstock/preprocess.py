@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Formats with bounded, well-fuzzed decoders; everything else Pillow could open is refused.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 25_000_000
+MAX_SIDE = 10_000
 # Scaled decoding leaves so many times the size that a picture is resized to: with less, its filter shows in the result.
 SPARE = 2
 Resample = Literal["nearest", "bilinear", "bicubic", "box", "lanczos"]
@@ -52,9 +53,9 @@ class ImagePreprocess(BaseModel):
     kind: Literal["image"] = "image"
     input: str
     mode: Literal["L", "RGB"]
-    height: int = Field(ge=1)
-    width: int = Field(ge=1)
-    resize_shorter: int | None = Field(default=None, ge=1)
+    height: int = Field(ge=1, le=MAX_SIDE)
+    width: int = Field(ge=1, le=MAX_SIDE)
+    resize_shorter: int | None = Field(default=None, ge=1, le=MAX_SIDE)
     resample: Resample = "bilinear"
     scale: float = Field(default=1 / 255, gt=0)
     mean: tuple[float, ...]
@@ -68,6 +69,10 @@ class ImagePreprocess(BaseModel):
             raise ValueError(f"mean and std must have {channels} values for mode {self.mode}")
         if any(value == 0 for value in self.std):
             raise ValueError("std must not hold a zero")
+        if self.height * self.width > MAX_PIXELS:
+            raise ValueError(
+                f"height x width is {self.height:,} x {self.width:,}; a picture has {MAX_PIXELS:,} pixels at most"
+            )
         return self
 
     @property

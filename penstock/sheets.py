@@ -1,4 +1,4 @@
-"""Sheets: CSV files of texts or table rows behind `--data`, with what is to be told of each where they have it."""
+"""Sheets: CSV and Parquet files of texts or table rows behind `--data`, with their answers where they have them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import tables
+from penstock.data import parquet
 from penstock.data.specs import CsvTable, CsvText, DatasetSpec
 from penstock.errors import PenstockError
 from penstock.tables import BadTable
@@ -19,6 +20,7 @@ from penstock.tabular import BadRow, TablePreprocess
 from penstock.textual import BadText, TextPreprocess
 
 TEXT, LABEL = "text", "label"
+SUFFIXES = (".csv", *parquet.SUFFIXES)
 _SHOWN = 12
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -31,13 +33,14 @@ class Sheet:
     header: list[str]
     lines: list[int]
     rows: list[list[str]]
+    unit: str = "line"
 
     def column(self, name: str) -> list[str]:
         place = self.header.index(name)
         return [row[place] for row in self.rows]
 
     def place(self, row: int) -> str:
-        return f"--data {self.path}, line {self.lines[row]}"
+        return f"--data {self.path}, {self.unit} {self.lines[row]}"
 
 
 def text_columns(dataset: DatasetSpec | None) -> tuple[str, ...]:
@@ -60,7 +63,7 @@ def read(
     task: str | None,
     dataset: DatasetSpec | None,
 ) -> tuple[Mapping[str, NDArray[Any]], NDArray[Any] | None]:
-    """The inputs in a CSV file by name, and its answers: class numbers int64 `[n]`, or numbers float32 `[n]`.
+    """The inputs in a CSV or Parquet file by name, and its answers: class numbers int64 `[n]`, or float32 `[n]`.
 
     Args:
         path: the file, whose header names a column of texts or all of the model's; others are passed over.
@@ -92,6 +95,11 @@ def read(
 
 
 def _opened(path: Path) -> Sheet:
+    if path.suffix.lower() in parquet.SUFFIXES:
+        names, cells = parquet.sheet("--data", path)
+        if not cells:
+            raise PenstockError(f"--data {path}: holds no row")
+        return Sheet(path, names, list(range(1, len(cells) + 1)), cells, "row")
     try:
         found = list(tables.records(path.read_bytes()))
     except BadTable as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from penstock.fields import Place, first_message, sections, where
+from penstock.fields import Place, first_message, rule, sections, where
 
 # What to write for a value that only the user knows, in the command that the sentence ends with.
 _EXAMPLES = {
@@ -46,6 +47,9 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
     unknown = [place for place, each in zip(at, found, strict=True) if each["type"] == "extra_forbidden"]
     if kind == "extra_forbidden":
         return Complaint(first.path, _unknown(first, model))
+    if kind == "missing" and isinstance(first.path[-1], int):
+        held = Place(first.path[:-1], None)
+        return Complaint(held.path, f"{held} is {_held(content, held)!r:.60}; it must have {first.path[-1] + 1} values")
     if kind == "missing":
         beside = next((place for place in unknown if place.path[:-1] == first.path[:-1]), None)
         if beside is not None:
@@ -53,6 +57,10 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
         missing = [place for place, each in zip(at, found, strict=True) if each["type"] == "missing"]
         return Complaint(first.path, _missing(missing, content, command))
     value = found[0]["input"]
+    if kind in ("too_long", "too_short"):
+        told = found[0]["ctx"]
+        count = told.get("max_length", told.get("min_length"))
+        return Complaint(first.path, f"{first} is {value!r:.60}; it must have {count} values")
     if kind in _NO_SECTION:
         return Complaint(first.path, _no_section(first, model, value))
     if kind in _NO_LIST:
@@ -62,7 +70,26 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
         )
     if kind == "string_type" and isinstance(value, int | float):
         return Complaint(first.path, f'{first} is {value!r:.60}, a number; it must be text: in quotes, "{value!r:.60}"')
-    return Complaint(first.path, first_message(error, model))
+    rules = [rule(each) for place, each in zip(at, found, strict=True) if place.path == first.path]
+    if None in rules:
+        return Complaint(first.path, first_message(error, model))
+    return Complaint(
+        first.path, f"{first} is {value!r:.60}; it must be {' or '.join(map(str, rules))}{_next(found[0])}"
+    )
+
+
+def _held(content: Any, place: Place) -> Any:
+    for step in place.path:
+        content = content[step]
+    return content
+
+
+def _next(complaint: Mapping[str, Any]) -> str:
+    """The known value that was probably meant, of those that there are."""
+    if complaint["type"] != "literal_error" or not isinstance(complaint["input"], str):
+        return ""
+    near = nearest(complaint["input"], re.findall(r"'([^']+)'", complaint["ctx"]["expected"]))
+    return f"; did you mean {near}?" if near else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> str | None:

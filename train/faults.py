@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import torch.distributed
+from torch import nn
 
 from penstock.errors import PenstockError, first_line
 
@@ -38,3 +43,32 @@ def told(error: Exception, lost: Callable[[], str | None] = lambda: None) -> Pen
         )
         return PenstockError(f"machine.devices: {gone}; {AGAIN}")
     return None
+
+
+def of_network(error: Exception, net: nn.Module, log: Path) -> PenstockError | None:
+    """The error for the user that was raised in the code of a network of theirs; None of any other.
+
+    Args:
+        error: what was raised.
+        net: whose classes' own files are looked for in the traceback; installed packages are nobody's to put right.
+        log: the run's, which has the whole traceback.
+    """
+    files = {file for module in net.modules() if (file := _source(type(module))) is not None}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames:
+        return None
+    return PenstockError(
+        f"model.target: {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}: {first_line(error)}; "
+        f"{log} has the traceback"
+    )
+
+
+def _source(kind: type) -> str | None:
+    """The file that a class is written in, where it is neither penstock's nor an installed package's."""
+    if kind.__module__.partition(".")[0] in ("penstock", "torch"):
+        return None
+    try:
+        file = inspect.getsourcefile(kind)
+    except (TypeError, OSError):
+        return None
+    return None if file is None or (Path(file).is_relative_to(sys.prefix) and "site-packages" in file) else file

@@ -18,7 +18,7 @@ from penstock.architecture import LIBRARIES, Architecture
 from penstock.card import Card
 from penstock.data.samples import Samples
 from penstock.data.specs import Part
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, listed
 from penstock.preprocessing import Preprocess
 from penstock.signature import Signature, Tensor
 from penstock.tabular import TablePreprocess
@@ -167,6 +167,9 @@ def _card(
         signature, call = probe.complete(architecture.build(model), bare)
     except PenstockError as error:  # which tells exporting's options
         why = str(error).partition("; correct --input")[0]
+        whole = [str(tensor) for tensor in inputs if preprocess is None and not tensor.dtype.startswith("float")]
+        if whole:
+            why += f"; {listed(whole)} holds whole numbers: if they are no indices, save them as float32"
         raise PenstockError(
             f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
         ) from None

@@ -111,7 +111,7 @@ def train(
         device.prepared(recipe.machine),
         journal.kept(logs, say, shown=not progress) as told,
     ):
-        told.tell(summary(job.parts))
+        told.tell(summary(job.parts, recipe.task))
         if recipe.batch_size > len(job.parts["train"]):
             told.tell(
                 f"note: batch_size is {recipe.batch_size}: an epoch is one step, of all {len(job.parts['train'])}"
@@ -205,11 +205,16 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
         with stopping.between_batches(trainer), ranks.watched(trainer, job.recipe.machine.timeout_s) as watch:
             try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
-            except (PenstockError, RuntimeError) as error:
+            except Exception as error:
                 told = faults.told(error, watch.lost)
+                if told is not None:
+                    raise told from None
+                if isinstance(error, PenstockError):
+                    raise
+                told = faults.of_network(error, job.net, folder / "logs" / "run.log")
                 if told is None:
                     raise
-                raise told from None
+                raise told from error
     return time.perf_counter() - started
 
 

@@ -12,6 +12,7 @@ from penstock.errors import PenstockError
 from penstock.train import toml
 
 _EXAMPLE = "as in --set optim.lr=3e-4"
+_LONGEST = 1000
 
 
 class Override(NamedTuple):
@@ -37,6 +38,10 @@ def parse(text: str) -> Override:
         PenstockError: it is not of that form.
     """
     name, equals, told = text.partition("=")
+    if len(name) > _LONGEST:
+        raise PenstockError(
+            f"--set {name[:40]!r}…: a name has {_LONGEST} characters at most; this one has {len(name):,}"
+        )
     if not equals:
         raise PenstockError(f"--set {text!r}: must read NAME=VALUE, {_EXAMPLE}")
     return Override(_path(name, text), value(told), text)

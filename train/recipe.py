@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from operator import eq
 from pathlib import Path
@@ -194,7 +195,7 @@ class Recipe(BaseModel):
     """One training job. `weights` is a file to start from; `sweep` is for `penstock sweep` alone."""
 
     model_config = ConfigDict(extra="forbid")
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: str
     task: Task
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
     epochs: int = Field(ge=1)
@@ -213,6 +214,16 @@ class Recipe(BaseModel):
     track: Track = Track()
     batch: Dim
     sweep: Sweep | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{,99}", name):
+            raise ValueError(
+                f"{name!r:.60} names the run's folder and the model; it must be of letters, digits, _ and -, begin "
+                "with a letter or digit, and be no longer than 100"
+            )
+        return name
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,7 @@ SHIPPED = Path(__file__).parent / "recipes"
 # More values than any recipe has: a YAML file's aliases, or a list that holds itself, may stand for endless ones.
 _MOST_VALUES = 100_000
 _MOST_BYTES = 1 << 20
+_LONGEST_NAME = 200
 # Fields that are in no section, where an INI file has to have one.
 _TOP = "recipe"
 _INI_COMMENT = re.compile(r"\s[#;].*", re.DOTALL)
@@ -97,6 +98,9 @@ def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
         strange = next((key for key in value if not isinstance(key, str)), None)
         if strange is not None:
             raise _Unread(f"{'.'.join((*path, repr(strange)))} is named by a {type(strange).__name__}; names are text")
+        long = next((key for key in value if len(key) > _LONGEST_NAME), None)
+        if long is not None:
+            raise _Unread(f"a name begins with {long[:40]!r} and has {len(long):,} characters; {_LONGEST_NAME} at most")
         return {str(key): _plain(inner, (*path, key), left) for key, inner in value.items()}
     raise _Unread(
         f"{'.'.join(path)} is {value!r:.60}, a {type(value).__name__}; it must be text, a number, true or false, a "
@@ -122,11 +126,12 @@ def _json(text: str, _: Path) -> Any:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose names differ; json itself would take the last of two."""
-    names = [name for name, _ in pairs]
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if twice is not None:
-        raise _Unread(f"{twice!r} is there twice")
-    return dict(pairs)
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Unread(f"{name!r:.60} is there twice")
+        found[name] = value
+    return found
 
 
 def _yaml(text: str, path: Path) -> Any:

@@ -11,12 +11,29 @@ from typing import Any
 from penstock.errors import PenstockError
 
 if sys.version_info >= (3, 11):
-    from tomllib import TOMLDecodeError, loads
+    import tomllib
+    from tomllib import TOMLDecodeError
 else:
-    from tomli import TOMLDecodeError, loads
+    import tomli as tomllib
+    from tomli import TOMLDecodeError
 
 __all__ = ["TOMLDecodeError", "dumps", "loads"]
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+# Parts of a dotted name: the parser takes a time that grows with their square.
+_MOST_PARTS = 64
+_QUOTED, _BETWEEN_DOTS = re.compile(r""""[^"\n]*"|'[^'\n]*'"""), re.compile(r"[^.=,\[\]{}\n]+")
+
+
+def loads(text: str) -> dict[str, Any]:
+    """The content of TOML text.
+
+    Raises:
+        TOMLDecodeError: it is none, or a name in it has more than 64 parts.
+    """
+    if "." * _MOST_PARTS in _BETWEEN_DOTS.sub("", _QUOTED.sub("", text)):
+        raise TOMLDecodeError(f"a name has more than {_MOST_PARTS} parts")
+    found: dict[str, Any] = tomllib.loads(text)
+    return found
 
 
 def dumps(content: Mapping[str, Any]) -> str:

@@ -165,9 +165,9 @@ def _takes(about: About) -> str:
     if isinstance(about.preprocess, ImagePreprocess):
         return "it takes pictures"
     if isinstance(about.preprocess, TextPreprocess):
-        return "it takes texts: a .txt file, or a .csv file with a column of them"
+        return "it takes texts: a .txt file, or a .csv or .parquet file with a column of them"
     if isinstance(about.preprocess, TablePreprocess):
-        return f"it takes table rows: a .csv file with the columns {sheets.some(about.preprocess.names)}"
+        return f"it takes table rows: a .csv or .parquet file with the columns {sheets.some(about.preprocess.names)}"
     names = ", ".join(tensor.name for tensor in about.signature.inputs)
     return f"it takes arrays: an .npz file with {names}"
 

@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 
 from penstock import tables
+from penstock.data import parquet
 from penstock.datasets import PICTURES
 from penstock.errors import PenstockError
 from penstock.files import nearby
 from penstock.signature import V2_DTYPES
 
 _PATTERN = frozenset("*?[")
-_BY_SUFFIX = {".npz": "npz", ".npy": "npy", ".csv": "table", ".txt": "text", ".json": "json"}
+_BY_SUFFIX = {
+    **{".npz": "npz", ".npy": "npy", ".csv": "table", ".txt": "text", ".json": "json"},
+    **dict.fromkeys(parquet.SUFFIXES, "parquet"),
+}
 _MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"{": "json"}
 # Name, datatype and shape of each of the model's inputs.
 Inputs = list[dict[str, Any]]
@@ -147,6 +151,8 @@ def _opened(source: Source) -> tuple[str, bytes | None]:
     suffix = source.within.suffix.lower() if source.path is not None else ""
     if suffix in PICTURES:
         return "image", None
+    if suffix in parquet.SUFFIXES:
+        return "parquet", None
     data = source.read()
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix], data
@@ -198,6 +204,14 @@ def _cut_table(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[P
     return "table", [Piece(source, number, (header, row)) for number, row in enumerate(rows, 1)]
 
 
+def _cut_parquet(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[Piece]]:
+    assert source.path is not None
+    header, rows = parquet.sheet("file", source.path)
+    if not rows:
+        raise PenstockError("holds no row")
+    return "table", [Piece(source, number, (header, row)) for number, row in enumerate(rows, 1)]
+
+
 def _cut_text(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[Piece]]:
     lines = data.decode("utf-8-sig").splitlines()
     pieces = [Piece(source, number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -210,7 +224,14 @@ def _whole(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[Piece
     return "json", [Piece(source, None, data)]
 
 
-_CUT = {"npy": _cut_npy, "npz": _cut_npz, "table": _cut_table, "text": _cut_text, "json": _whole}
+_CUT = {
+    "npy": _cut_npy,
+    "npz": _cut_npz,
+    "table": _cut_table,
+    "parquet": _cut_parquet,
+    "text": _cut_text,
+    "json": _whole,
+}
 
 
 def _form(contents: list[Any]) -> tuple[bytes, dict[str, str]]:

@@ -28,7 +28,7 @@ def predict(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv (rows), .txt (a text in "
+            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv, .parquet (rows), .txt (a text in "
             "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
         ),
     ],

@@ -133,7 +133,7 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Labelled data: .npz with each input by name and class numbers as `labels`, a folder of pictures "
-            "for each class, or a .csv of texts or table rows with a column `label`."
+            "for each class, or a .csv or .parquet of texts or table rows with a column `label`."
         ),
     ] = None,
     per_class: Annotated[bool, typer.Option("--per-class", help="Show the figures of each class, too.")] = False,

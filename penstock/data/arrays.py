@@ -15,7 +15,10 @@ from penstock.data.specs import Arrays, Part
 from penstock.data.split import split_off
 from penstock.data.views import Lines
 from penstock.errors import PenstockError, listed, printable
-from penstock.spool import pick
+from penstock.spool import pick, spooled
+
+# Rows that are converted at a time.
+_CHUNK = 256
 
 
 class Inputs(Sequence[dict[str, Any]]):
@@ -49,6 +52,8 @@ class Inputs(Sequence[dict[str, Any]]):
 def load(spec: Arrays) -> dict[Part, Samples]:
     """The parts. Labels of whole numbers are classes, from 0 on; others are numbers, `[n]` or `[n, k]`.
 
+    Inputs of floats, of whichever width, become float32.
+
     Raises:
         PenstockError: the file cannot be read, holds no rows or no labels, lacks a class amid others, or a part would
             be too small.
@@ -60,12 +65,21 @@ def load(spec: Arrays) -> dict[Part, Samples]:
     if "labels" not in arrays:
         raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")
     labels, classes = _labels(where, np.asarray(arrays.pop("labels")))
-    items = Inputs(arrays)
+    items = Inputs({name: _narrow(array) for name, array in arrays.items()})
     index = split_off(spec, (), len(labels), None if classes is None else labels, classes)
     return {
         part: Samples(items.pick(rows), labels[rows], "arrays", classes, Lines(path.name, rows, "row"))
         for part, rows in index.items()
     }
+
+
+def _narrow(array: Any) -> Any:
+    """Floats of any width as float32, in which networks compute; whole numbers stay, since they may be indices."""
+    if array.dtype.kind != "f" or array.dtype == np.float32:
+        return array
+    with np.errstate(over="ignore"):
+        parts = (array[start : start + _CHUNK].astype(np.float32) for start in range(0, len(array), _CHUNK))
+        return spooled(parts, len(array), np.dtype(np.float32), tuple(array.shape[1:]))
 
 
 def _labels(where: str, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:

@@ -18,6 +18,28 @@ from penstock.errors import PenstockError, first_line, printable, require
 SUFFIXES = (".parquet", ".pq")
 
 
+def sheet(setting: str, path: Path) -> tuple[list[str], list[list[str]]]:
+    """A file as a CSV file would have it: the header, and rows of text, empty where a value is missing.
+
+    Columns of other kinds than numbers, strings and booleans are left out.
+
+    Raises:
+        PenstockError: as `ParquetColumns`.
+    """
+    held = ParquetColumns(setting, path)
+    kinds = {name: kind for name in held.columns if (kind := held.kind(name)) is not None}
+    columns, _ = held.read(kinds)
+    return list(kinds), [list(map(_cell, row)) for row in zip(*columns.values(), strict=True)]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str) or value is None:
+        return value or ""
+    if value != value:  # NaN
+        return ""
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
+
+
 class ParquetColumns:
     """The columns of a Parquet file: numbers, and strings and booleans, which are text; NaN and null are missing.
 
@@ -72,7 +94,8 @@ class ParquetColumns:
         found = self._schema.field(place).type
         return found.value_type if types.is_dictionary(found) else found
 
-    def _kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> Kind | None:
+        """What a column holds; None where it is neither numbers nor text."""
         from pyarrow import types
 
         found = self._type(name)
@@ -82,10 +105,16 @@ class ParquetColumns:
         texts = types.is_string, types.is_large_string, types.is_boolean
         if any(test(found) for test in texts):
             return "text"
-        raise PenstockError(
-            f"{self.where}: column {name!r} is of type {found}; numbers, strings and booleans are read: write it "
-            "as one of them, or leave it out of dataset.columns"
-        )
+        return None
+
+    def _kind(self, name: str) -> Kind:
+        found = self.kind(name)
+        if found is None:
+            raise PenstockError(
+                f"{self.where}: column {name!r} is of type {self._type(name)}; numbers, strings and booleans are read: "
+                "write it as one of them, or leave it out of dataset.columns"
+            )
+        return found
 
     def _numbers(self, name: str, column: Any, held: Kind) -> NDArray[np.float64]:
         import pyarrow

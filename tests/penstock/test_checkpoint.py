@@ -306,6 +306,24 @@ def test_of_the_trusted_module_only_public_names_are_trusted(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize(
+    "kwargs", [{"checkpoint_path": "evil.pth"}, {"pretrained": True}], ids=lambda kwargs: str(*kwargs)
+)
+def test_a_librarys_network_that_a_file_names_loads_no_weights(tmp_path: Path, kwargs: dict[str, Any]) -> None:
+    pytest.importorskip("timm")
+    named = card(architecture={"target": "timm:test_resnet", "kwargs": kwargs})
+    checkpoint.save(tmp_path / "a.pth", named, weights())
+    assert "weights are the checkpoint's, and none are downloaded" in refusal(tmp_path / "a.pth", Override())
+
+
+@pytest.mark.parametrize(
+    "target", ["timm:hf-hub:a/b", "timm:./net.py", "torchvision:../net:Net", "transformers:folder"]
+)
+def test_of_a_library_only_what_it_lists_is_trusted(tmp_path: Path, target: str) -> None:
+    checkpoint.save(tmp_path / "a.pth", card(architecture={"target": target}), weights())
+    assert "if you trust it, give it yourself" in refusal(tmp_path / "a.pth", Override())
+
+
+@pytest.mark.parametrize(
     ("target", "file"),
     [
         ("penstock.train.nets:/evil.py:Net", "penstock.train.nets:/evil.py"),

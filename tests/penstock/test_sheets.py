@@ -56,6 +56,31 @@ def test_table_rows_are_those_of_training(tmp_path: Path) -> None:
     assert rows.labels.tolist() == [10.5, -2]
 
 
+def test_a_parquet_file_is_the_sheet_that_its_csv_twin_is(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {
+        "city": ["Rome", None, " Oslo"],
+        "price": [10.5, -2.0, 0.1],
+        "age": [1, None, 3],
+        "odd": pyarrow.array([[1], [2], []]),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "sheet.parquet")
+    spec = CsvTable(train="train.csv", target="price", kind="numbers")
+    twin = sheet(tmp_path, "city,price,age\nRome,10.5,1\n,-2,\n Oslo,0.1,3\n")
+    found, wanted = (
+        datasets.read(path, TABLE, None, task="regression", dataset=spec) for path in (tmp_path / "sheet.parquet", twin)
+    )
+    assert found.inputs["row"].tobytes() == wanted.inputs["row"].tobytes()
+    assert found.labels is not None
+    assert wanted.labels is not None
+    assert found.labels.tolist() == wanted.labels.tolist()
+    parquet.write_table(pyarrow.table({"city": ["Rome"], "age": [1], "price": ["dear"]}), tmp_path / "sheet.pq")
+    with pytest.raises(PenstockError, match=r"sheet.pq, row 1, column 'price' is 'dear'; it must be a number"):
+        datasets.read(tmp_path / "sheet.pq", TABLE, None, task="regression", dataset=spec)
+
+
 def test_a_sheet_without_answers_has_none(tmp_path: Path) -> None:
     assert datasets.read(sheet(tmp_path, "text\nthe pump\n"), TEXTS, None).labels is None
     assert datasets.read(sheet(tmp_path, "text,label\na,b\n"), TEXTS, None, task="multilabel").labels is None
@@ -96,8 +121,8 @@ def test_a_regression_s_answers_are_numbers(tmp_path: Path, label: str) -> None:
 @pytest.mark.parametrize(
     ("held", "rule"),
     [
-        (TEXTS, "texts: give a CSV file with a column 'text'"),
-        (TABLE, "table rows: give a CSV file with the columns age, city"),
+        (TEXTS, "texts: give a CSV or Parquet file with a column 'text'"),
+        (TABLE, "table rows: give a CSV or Parquet file with the columns age, city"),
     ],
 )
 def test_pictures_for_a_model_of_texts_or_rows_are_refused(tmp_path: Path, held: Any, rule: str) -> None:

@@ -141,7 +141,12 @@ def refusal(folder: Path, name: str, file: Path) -> str:  # noqa: F811
     ("name", "file", "content", "said"),
     [
         ("mood", "a.png", b"hello", "the model takes no pictures; it takes texts"),
-        ("price", "a.txt", b"hello", "the model takes no text; it takes table rows: a .csv file with the columns age"),
+        (
+            "price",
+            "a.txt",
+            b"hello",
+            "the model takes no text; it takes table rows: a .csv or .parquet file with",
+        ),
         ("price", "a.csv", b"age,city\n1,Rome\n", "the table lacks the column 'rooms'; it has age, city"),
         ("price", "a.csv", b"age,city,rooms,lift\nmany,Rome,2,true\n", "column 'age' is 'many'; it must be a number"),
         ("price", "a.csv", b"1,2\n", "the row has 2 values; the model takes 4: age, city, rooms, lift"),

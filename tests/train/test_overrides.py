@@ -99,3 +99,12 @@ def test_an_override_goes_through_sections_alone() -> None:
         applied({"optim": {"lr": 0.5}}, "optim.lr.x=1")
     with pytest.raises(PenstockError, match=r"mean is \[0\.3\], which is set whole"):
         applied({"mean": [0.3]}, "mean.0=1")
+
+
+def test_a_name_that_is_very_long_or_deep_is_refused_at_once() -> None:
+    with pytest.raises(PenstockError, match=r"--set 'a\.a\.a\..*…: a name has 1000 characters at most; .* 99,999"):
+        overrides.parse("a." * 49_999 + "a=1")
+    with pytest.raises(PenstockError, match="is no name of a field"):
+        overrides.parse("a." * 100 + "a=1")
+    deep = overrides.parse("dataset={" + "a." * 50_000 + "a=1}")
+    assert isinstance(deep.value, str)  # no TOML, and no dataset either

@@ -57,6 +57,12 @@ class Detached(Plain):
 class Fixed(nn.Module):
     def forward(self, x):
         return x.flatten(1)[:, :10]
+
+class Fails(Plain):
+    def forward(self, image):
+        if self.training:
+            raise KeyError("missing")
+        return super().forward(image)
 """
 
 
@@ -118,3 +124,26 @@ def test_its_checkpoint_predicts_once_the_network_is_named(tmp_path: Path) -> No
     answered = CliRunner().invoke(cli.app, [*words, "--model", recipe_.model.target])
     assert answered.exit_code == 0, answered.exception
     assert "scan.png" in answered.output
+
+
+def test_a_checkpoint_of_a_librarys_network_needs_no_word_more(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    changes = ["epochs=1", 'model={target="timm:test_resnet", kwargs={in_chans=1}}']
+    best = loop.train(recipe.load("digits", changes), tmp_path / "run", progress=False).best
+    scored = CliRunner().invoke(cli.app, ["eval", str(best)])
+    assert scored.exit_code == 0, scored.exception
+    assert "% correct" in scored.output
+    exported = CliRunner().invoke(cli.app, ["export", "--format", "onnx", "--output", str(tmp_path), str(best)])
+    assert exported.exit_code == 0, exported.exception
+    assert (tmp_path / "digits-onnx-fp32/1/penstock.json").is_file()
+
+
+def test_an_error_in_its_code_is_told_with_its_line_and_where_the_traceback_is(tmp_path: Path) -> None:
+    line = NETS.splitlines().index('            raise KeyError("missing")') + 1
+    with pytest.raises(PenstockError) as failed:
+        loop.train(job(tmp_path, "Fails"), tmp_path / "run", progress=False)
+    log, code = tmp_path / "run/logs/run.log", tmp_path / "nets.py"
+    assert str(failed.value) == (
+        f"model.target: {code}, line {line}, in forward: KeyError: 'missing'; {log} has the traceback"
+    )
+    assert 'raise KeyError("missing")' in log.read_text()

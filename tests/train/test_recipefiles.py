@@ -82,6 +82,13 @@ def test_five_files_written_by_hand_agree(tmp_path: Path) -> None:
         ("x.json", '{"a": {"b": 1, "b": 2}}', "cannot be read as JSON: 'b' is there twice"),
         ("x.json", "[1]", "cannot be read as JSON: it must hold fields by name, and is a list"),
         ("x.json", "[" * 100_000, "cannot be read as JSON: it is nested too deeply"),
+        ("x.toml", "a." * 50_000 + "a = 1", "cannot be read as TOML: a name has more than 64 parts"),
+        ("x.toml", '[a."b.c".' + "'='." * 50_000 + "a]", "cannot be read as TOML: a name has more than 64 parts"),
+        (
+            "x.json",
+            '{"' + "a." * 50_000 + '": 1}',
+            "cannot be read as JSON: a name begins with 'a.a.a.a.",
+        ),
         ("x.yaml", "a: 1\nb: [1,\n", "cannot be read as YAML: line 3: "),
         ("x.yaml", "a: 1\nb: 2\na: 3\n", "cannot be read as YAML: line 3: 'a' is there twice"),
         ("x.yaml", "a: !!python/name:os.system\n", "cannot be read as YAML: line 1: could not determine a constructor"),

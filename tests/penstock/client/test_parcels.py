@@ -229,3 +229,17 @@ def test_halves_hold_all_pieces_in_order(files: Path) -> None:
     first, second = parcel.halves()
     assert first.pieces + second.pieces == parcel.pieces
     assert (len(first.pieces), len(second.pieces)) == (2, 3)
+
+
+def test_rows_of_a_parquet_file_are_those_of_its_csv_twin(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"age": [1, None], "size": ["small", "large"], "price": [0.1, 2.0], "old": [True, False]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_text("age,size,price,old\n1,small,0.1,true\n,large,2,false\n")
+    found, wanted = (list(parcels(sources([str(tmp_path / name)]), 8, [])) for name in ("a.parquet", "a.csv"))
+    assert [parcel.kind for parcel in found] == ["table"]
+    assert [[piece.content for piece in parcel.pieces] for parcel in found] == [
+        [piece.content for piece in parcel.pieces] for parcel in wanted
+    ]

@@ -81,10 +81,10 @@ def test_a_run_records_its_recipe_and_its_facts_and_is_repeated_from_its_checkpo
         (["digits", "--from", "best.pth"], "digits and --from best.pth: give the one or the other"),
         (["digits", "--seed", "many"], "--seed 'many': must be a whole number from 0 to 4294967295, or random"),
         (["digits", "--seed", "-1"], "--seed '-1': must be a whole number from 0 to 4294967295, or random"),
-        (["digits", "--seed", "4294967296"], "recipe digits: seed: 4294967296: Input should be less than or equal to"),
+        (["digits", "--seed", "4294967296"], "recipe digits: seed is 4294967296; it must be at most"),
         (["digits", "--set", "optim.rl=1"], "--set optim.rl=1: optim.rl is unknown; did you mean lr?"),
         (["digits", "--set", "optim.lr"], "--set 'optim.lr': must read NAME=VALUE, as in --set optim.lr=3e-4"),
-        (["digits", "--name", "a/b"], "recipe digits: name: 'a/b': "),
+        (["digits", "--name", "a/b"], "recipe digits: name: 'a/b' names the run's folder"),
         (
             ["image-folder"],
             "recipe image-folder: dataset.path is missing; give it, as in penstock train image-folder --set",

@@ -47,7 +47,7 @@ def test_floats_are_numbers_of_any_width(tmp_path: Path) -> None:
 def test_large_arrays_are_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.arrayfiles.LEAST", 1000)
     monkeypatch.setattr("penstock.spool.LEAST", 1000)
-    rows = np.random.default_rng(0).random((50, 10))
+    rows = np.random.default_rng(0).random((50, 10)).astype(np.float32)
     parts = data.load(saved(tmp_path, x=rows, labels=np.arange(50) % 2))
     items = parts["test"].items
     assert isinstance(items, Inputs)
@@ -85,3 +85,19 @@ def test_a_file_without_labels_is_refused_with_what_it_holds(tmp_path: Path) -> 
 def test_a_file_that_is_missing_is_told_by_its_setting(tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match=f"dataset.path {tmp_path / 'b.npz'}: no such file"):
         data.load(Arrays(path=str(tmp_path / "b.npz")))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("least", [spool.LEAST, 0])
+def test_floats_of_any_width_are_taken_as_float32(
+    tmp_path: Path, dtype: Any, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "LEAST", least)
+    values = np.random.default_rng(0).random((600, 3)).astype(dtype)
+    parts = data.load(saved(tmp_path, x=values, labels=np.arange(600) % 2))
+    for part in parts.values():
+        for row in (0, len(part) - 1):
+            item = part.items[row]["x"]
+            assert item.dtype == np.float32
+            number = int(part.place(row).rpartition(" ")[2])
+            assert np.array_equal(np.ravel(item), values[number].astype(np.float32))

@@ -31,3 +31,9 @@ def test_numbers_are_told_by_their_range() -> None:
     assert summary({"train": part}) == "4 train; numbers, 1 to 4, 2.5 ± 1.1 in train"
     wide = Samples([""] * 4, np.array([[0, 1.5]] * 4, np.float32), "row")
     assert summary({"train": wide, "val": wide}) == "4 train, 4 val; 2 numbers each, 0 to 1.5 in train"
+
+
+def test_several_labels_a_row_are_counted() -> None:
+    held = np.array([[1, 0, 1], [1, 0, 0], [1, 1, 1], [1, 0, 0]], np.float32)
+    part = Samples([0] * 4, held, "arrays")
+    assert summary({"train": part}, "multilabel") == "4 train; 3 labels, held by 1 to 4 rows, 1.8 by each in train"
