@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock import options
+from penstock import options, variables
 from penstock.commands import (
     data,
+    environment,
     exporting,
     inspecting,
     keys,
@@ -118,9 +119,9 @@ app.command()(exporting.build)
 app.command()(exporting.verify)
 app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
-app.command()(server.serve)
+app.command(cls=environment.RefusingUnknown, context_settings={"auto_envvar_prefix": variables.SERVE})(server.serve)
 app.add_typer(keys.app, name="keys")
 app.command()(predicting.predict)
 app.command()(measuring.bench)
-app.command()(serving.health)
+app.command(cls=environment.ByVariables, context_settings={"auto_envvar_prefix": variables.HEALTH})(serving.health)
 app.command()(serving.check)
