@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,24 @@ def test_the_one_for_gpus_is_asked_for_by_name_and_has_one() -> None:
     assert service["build"]["args"]["EXTRAS"] == "serve-gpu"
     (device,) = service["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+
+
+def test_docker_compose_takes_it() -> None:
+    """By the schema that Docker's own program has, where it is installed: of version 2, or 1, which knows no `name`."""
+    text = (ROOT / "compose.yaml").read_text()
+    docker, older = shutil.which("docker"), shutil.which("docker-compose")
+    if docker and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        program = [docker, "compose"]
+    elif older:
+        program, text = [older], re.sub("^name: .*$", "", text, flags=re.M)
+    else:
+        pytest.skip("docker compose is not installed")
+    command = [*program, "--project-name", "penstock", "--file", "-", "--profile", "gpu", "config", "--quiet"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ran = subprocess.run(
+        command, input=text, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_every_file_that_is_mounted_is_there_and_every_secret_and_volume_declared() -> None:

@@ -6,6 +6,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,25 @@ def test_no_image_has_torch_and_the_one_for_cpus_nothing_of_cuda() -> None:
     assert {"torch", "torchvision"}.isdisjoint({*locked("serve"), *locked("serve-gpu")})
     assert [name for name in locked("serve") if name.startswith(("nvidia", "cuda", "tensorrt"))] == []
     assert {"tensorrt", "onnxruntime-gpu", "nvidia-cudnn-cu13", "cuda-bindings"} <= locked("serve-gpu").keys()
+
+
+def test_all_that_serving_imports_is_in_the_lock() -> None:
+    """What the Dockerfile imports for its bytecode, here, where far more is installed that could be imported too."""
+    code = re.search(r'-m? ?c "(.*?)"\n', DOCKERFILE.replace("\\\n", ""), re.S)
+    assert code is not None
+    told = "; import sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    ran = subprocess.run(
+        [sys.executable, "-c", code.group(1) + told], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    owners = packages_distributions()  # several of a name like google, which packages share
+    imported = {
+        name: {canonicalize_name(owner) for owner in owners[name]} for name in ran.stdout.split() if name in owners
+    }
+    assert {"onnxruntime", "grpc", "fastapi", "PIL"} <= imported.keys()
+    # uvicorn looks whether there is watchfiles, for reloading; setuptools is there before any code runs.
+    held = {*locked("serve"), "penstock", "watchfiles", "setuptools"}
+    assert {name: by for name, by in imported.items() if not by & held} == {}
 
 
 def test_what_builds_is_pinned_by_the_lock_of_builds() -> None:
