@@ -42,7 +42,8 @@ image: deploy/$(EXTRAS).lock
 smoke: image $(STAMP)
 	$(BIN)/python deploy/smoke.py demo/models -- \
 	  docker run --rm --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network host \
-	  --volume {models}:/models:ro --env PENSTOCK_SERVE_HOST=127.0.0.1 --env PENSTOCK_SERVE_PORT={port} $(IMAGE)
+	  --volume {models}:/models:ro --env PENSTOCK_SERVE_HOST=127.0.0.1 --env PENSTOCK_SERVE_PORT={port} \
+	  --env PENSTOCK_SERVE_GRPC_PORT={grpc_port} $(IMAGE)
 
 lock: .venv/.uv
 	rm -f deploy/*.lock

@@ -2,9 +2,9 @@
 
     python deploy/smoke.py MODELS -- docker run --rm --network host -v {models}:/models:ro … penstock
 
-In the command {models} is the repository's path, {port} a free port for HTTP, and {grpc_port} one for gRPC. What the
-models are to answer is computed here, by the runtimes that are installed beside this script. Exits with 1 at the first
-thing that is not as it should be.
+In the command {models} is a copy of the repository's ONNX artifacts, {port} a free port for HTTP, and {grpc_port} one
+for gRPC. What the models are to answer is computed here, by the onnxruntime that is installed beside this script. Exits
+with 1 at the first thing that is not as it should be.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -38,12 +40,21 @@ def main(arguments: Sequence[str]) -> None:
     """Serve, ask, stop."""
     if len(arguments) < 3 or arguments[1] != "--":
         sys.exit(__doc__)
-    models = Path(arguments[0]).resolve()
+    models = Path(arguments[0])
     found = [artifact.read(folder) for folder in artifact.find([models])]
-    served = [each for each in found if each.unavailable() is None and each.receipt.runtime == "onnxruntime"]
+    served = [each for each in found if each.receipt.runtime == "onnxruntime"]
     assert served, f"{models}: holds no ONNX artifact to ask for"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # an image's user must be able to read it
+        for each in served:
+            shutil.copytree(each.folder.parent, Path(folder) / each.receipt.name)
+        try_out(served, folder, arguments[2:])
+
+
+def try_out(served: list[Artifact], models: str, command: Sequence[str]) -> None:
+    """The command serves the folder `models`, in which these artifacts are."""
     port, grpc_port = free_port(), free_port()
-    words = [word.format(models=models, port=port, grpc_port=grpc_port) for word in arguments[2:]]
+    words = [word.format(models=models, port=port, grpc_port=grpc_port) for word in command]
     print("$", " ".join(words), flush=True)
     process = subprocess.Popen(words)
     try:
