@@ -56,8 +56,15 @@ def read(kind: str, name: str) -> bytes | None:
     return None
 
 
-def write(kind: str, name: str, data: bytes) -> None:
-    """Keep a result, whole or not at all; where the cache cannot be written, it is not kept."""
-    with suppress(OSError):
+def write(kind: str, name: str, data: bytes) -> str:
+    """Keep a result, whole or not at all; where the cache cannot be written, it is not kept.
+
+    Returns:
+        What to add to what is told of the result: nothing, or that it is not kept, and why.
+    """
+    try:
         (folder() / kind).mkdir(parents=True, exist_ok=True)
         write_whole(folder() / kind / name, hashlib.sha256(data).digest() + data)
+    except OSError as error:
+        return f"; not kept, so each start measures it anew: {folder()}: {error.strerror}; PENSTOCK_CACHE names another"
+    return ""

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 import penstock
-from penstock import options
+from penstock import options, variables
 from penstock.commands import (
     completion,
     data,
     doctoring,
+    environment,
     exporting,
     inspecting,
     keys,
@@ -132,10 +133,13 @@ app.command()(exporting.build)
 app.command()(exporting.verify)
 app.command()(inspecting.inspect)
 app.command()(inspecting.diff)
-app.command(cls=brief(*SERVE))(server.serve)
+app.command(
+    cls=type("Serve", (environment.RefusingUnknown, brief(*SERVE)), {}),
+    context_settings={"auto_envvar_prefix": variables.SERVE},
+)(server.serve)
 app.add_typer(keys.app, name="keys")
 app.command()(predicting.predict)
 app.command(cls=brief(*BENCH))(measuring.bench)
-app.command()(serving.health)
+app.command(cls=environment.ByVariables, context_settings={"auto_envvar_prefix": variables.HEALTH})(serving.health)
 app.command()(serving.check)
 app.command()(doctoring.doctor)

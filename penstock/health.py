@@ -6,7 +6,9 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 
+from penstock import variables
 from penstock.client import hints
 from penstock.client.access import Access
 
@@ -32,6 +34,15 @@ def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, s
         if isinstance(why, ConnectionRefusedError):
             return False, f"{url}: no answer: {why.strerror}; start it with: penstock serve models/"
         return False, f"{url}: no answer: {hints.wrong_scheme(url, why) or hints.explained(why)}"
+
+
+def own_url(environ: Mapping[str, str]) -> str:
+    """Where a server listens on this machine that is told nothing but what the environment says."""
+    scheme = "https" if variables.told(environ, f"{variables.SERVE}_TLS_CERT") else "http"
+    host = variables.told(environ, f"{variables.SERVE}_HOST") or "127.0.0.1"
+    port = variables.told(environ, f"{variables.SERVE}_PORT") or "8000"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (where clients of all addresses are met)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -55,16 +55,16 @@ def threads(
         log.info("%s: all %d threads; which number is best was not measured: %s", key[0], most, disturbed)
         return most
     except _Slow as slow:
-        log.info("%s: all %d threads: %s; --threads overrides it", key[0], most, slow)
-        cache.write(_KIND, name, str(most).encode())
+        kept = cache.write(_KIND, name, str(most).encode())
+        log.info("%s: all %d threads: %s; --threads overrides it%s", key[0], most, slow, kept)
         return most
     finally:
         for runner in runners.values():
             runner.close()
     found = fewest(medians)
     told = ", ".join(f"{count}: {1000 * medians[count]:.3g} ms" for count in sorted(medians))
-    log.info("%s: %d of %d threads, by a batch's time (%s); --threads overrides it", key[0], found, most, told)
-    cache.write(_KIND, name, str(found).encode())
+    kept = cache.write(_KIND, name, str(found).encode())
+    log.info("%s: %d of %d threads, by a batch's time (%s); --threads overrides it%s", key[0], found, most, told, kept)
     return found
 
 

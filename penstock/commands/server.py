@@ -13,14 +13,14 @@ from penstock.commands import completion
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 
-# The options of one panel of --help.
-_where = functools.partial(typer.Option, rich_help_panel="Where it listens")
-_running = functools.partial(typer.Option, rich_help_panel="How models run")
-_coming = functools.partial(typer.Option, rich_help_panel="Which models are served")
-_clients = functools.partial(typer.Option, rich_help_panel="What clients may do")
-_access = functools.partial(typer.Option, rich_help_panel="Who may come")
-_ending = functools.partial(typer.Option, rich_help_panel="How it ends")
-_watching = functools.partial(typer.Option, rich_help_panel="What is told of it")
+# The options of one panel of --help, which would be twice as long if it named each one's variable.
+_where = functools.partial(typer.Option, rich_help_panel="Where it listens", show_envvar=False)
+_running = functools.partial(typer.Option, rich_help_panel="How models run", show_envvar=False)
+_coming = functools.partial(typer.Option, rich_help_panel="Which models are served", show_envvar=False)
+_clients = functools.partial(typer.Option, rich_help_panel="What clients may do", show_envvar=False)
+_access = functools.partial(typer.Option, rich_help_panel="Who may come", show_envvar=False)
+_ending = functools.partial(typer.Option, rich_help_panel="How it ends", show_envvar=False)
+_watching = functools.partial(typer.Option, rich_help_panel="What is told of it", show_envvar=False)
 
 
 def serve(
@@ -196,6 +196,9 @@ def serve(
 
     Examples: `penstock serve models/` · `penstock serve models/digits-onnx-int8 --port 9000` ·
     `penstock serve some.onnx`
+
+    Each option is a variable of the environment too: --max-delay-ms is PENSTOCK_SERVE_MAX_DELAY_MS. Where both say
+    something the command line holds; an unknown variable that begins with PENSTOCK_ is refused.
 
     SIGTERM and ^C end it once what has begun is answered, with exit status 0; with 1 if any request was cut. A second
     signal ends it at once.

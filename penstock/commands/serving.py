@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock import variables
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
 
 KeyFile = Annotated[
     Path | None,
     typer.Option(
-        "--key-file", metavar="FILE", help="File with the API key; default: PENSTOCK_API_KEY's, if it is set."
+        "--key-file",
+        metavar="FILE",
+        show_envvar=False,
+        help="File with the API key; default: PENSTOCK_API_KEY's, if it is set.",
     ),
 ]
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", help="Certificates in PEM to trust over https; default: the system's."),
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        show_envvar=False,
+        help="Certificates in PEM to trust over https; default: the system's.",
+    ),
 ]
 
 
 def health(
-    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
-    timeout_s: Annotated[float, typer.Option(min=0.001, max=3600, help="Seconds to wait for it.")] = 3.0,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            envvar=f"{variables.HEALTH}_URL",
+            show_envvar=False,
+            help="The server; default: where one listens that has this environment, http://127.0.0.1:8000.",
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.001, max=3600, show_envvar=False, help="Seconds to wait for it.")
+    ] = 3.0,
     key_file: KeyFile = None,
     ca: Ca = None,
 ) -> None:
     """Exit with 0 if a server is ready, 1 if not, saying why; for a container's HEALTHCHECK.
 
-    Example: `penstock health http://127.0.0.1:8000`
+    Example: `penstock health http://127.0.0.1:8000`. PENSTOCK_HEALTH_URL, _TIMEOUT_S, _KEY_FILE and _CA say the same.
     """
     from penstock import health as health_check
     from penstock.client.access import access
 
-    ready, why = health_check.ready(url, timeout_s, access(key_file, ca))
+    ready, why = health_check.ready(url or health_check.own_url(os.environ), timeout_s, access(key_file, ca))
     say(why)
     if not ready:
         raise typer.Exit(1)

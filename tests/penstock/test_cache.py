@@ -100,7 +100,7 @@ def test_a_file_that_was_changed_is_as_good_as_none(folder: Path) -> None:
 
 
 def test_a_cache_that_was_deleted_is_made_again(folder: Path) -> None:
-    cache.write("kind", "name", b"data")
+    assert cache.write("kind", "name", b"data") == ""
     (folder / "kind" / "name").unlink()
     assert cache.read("kind", "name") is None
     (folder / "kind").rmdir()
@@ -113,7 +113,9 @@ def test_a_file_where_a_folder_should_be_is_no_error(folder: Path, tmp_path: Pat
     stands = tmp_path / place
     stands.parent.mkdir(exist_ok=True)
     stands.write_bytes(b"a file")
-    cache.write("kind", "name", b"data")
+    said = cache.write("kind", "name", b"data")
+    assert said.startswith(f"; not kept, so each start measures it anew: {folder}: ")
+    assert "PENSTOCK_CACHE" in said
     assert cache.read("kind", "name") is None
     assert stands.read_bytes() == b"a file"
 

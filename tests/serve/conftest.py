@@ -30,8 +30,10 @@ from penstock.receipt import Receipt, Source, Verification
 from penstock.signature import Dim, Signature, Tensor
 
 START_S = 60
-TOPOLOGY = os.environ.get("PENSTOCK_TEST_WORKERS", "")
-"""Front ends of all servers that tests start, where they do not say themselves; none is the default's."""
+TOPOLOGY = os.environ.pop("PENSTOCK_TEST_WORKERS", "")
+"""Front ends of all servers that tests start, where they do not say themselves; none is the default's.
+
+Taken out of the environment, since a server refuses variables that it does not know."""
 
 
 @dataclass(frozen=True)

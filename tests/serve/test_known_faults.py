@@ -215,6 +215,12 @@ def test_every_option_of_serve_reaches_its_setting(option: str, monkeypatch: pyt
     before, after = map(flat, told)
     changed = {name for name in after if before[name] != after[name]}
     assert changed, f"{option} changes nothing"
+    words = iter([option, *(value or "1").split()])
+    for name, text in zip(words, words, strict=True):
+        monkeypatch.setenv(f"PENSTOCK_SERVE_{name[2:].upper().replace('-', '_')}", text)
+    result = CliRunner().invoke(cli.app, ["serve", "models"])
+    assert result.exit_code == 0, result.output
+    assert flat(told[2]) == after, f"{option}: its variable says something else"
 
 
 def test_host_and_timeout_are_held_to(slow_onnx: Path, start_server: StartServer) -> None:

@@ -78,6 +78,17 @@ def test_what_was_measured_is_not_measured_again_but_for_another_number_of_cores
     assert tuned(takes, "another")[1] == [1, 2, 4, 8]
 
 
+def test_where_nothing_can_be_kept_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
+    caplog.set_level("INFO")
+    takes = {1: 0.001, 2: 0.004, 4: 0.004, 8: 0.004}
+    assert [tuned(takes, "m")[1] for _ in range(2)] == [[1, 2, 4, 8], [1, 2, 4, 8]]
+    assert f"; not kept, so each start measures it anew: {tmp_path / 'file'}: " in caplog.text
+
+
 def test_while_others_use_the_same_cores_all_are_taken_and_nothing_is_kept(others: list[float]) -> None:
     takes = {1: 0.001, 2: 0.004, 4: 0.004, 8: 0.004}
     others[0] = 1.5
