@@ -17,8 +17,13 @@ SERVE = "PENSTOCK_SERVE"
 HEALTH = "PENSTOCK_HEALTH"
 # Beside those of commands' options.
 OTHERS = {
-    "PENSTOCK_API_KEY": "the API key that `predict`, `bench`, `check` and `health` send",
-    "PENSTOCK_CACHE": "the folder that results of long measurements are kept in, such as the best number of threads",
+    "PENSTOCK_API_KEY": (
+        "The API key that `predict`, `bench`, `check` and `health` send to a server, where no `--key-file` is given."
+    ),
+    "PENSTOCK_CACHE": (
+        "Folder for what took long to measure and may be deleted at any time: scales, thread counts, timing caches. "
+        "Default: `penstock` in `$XDG_CACHE_HOME`, or `~/.cache/penstock`."
+    ),
 }
 # What penstock tells processes that it begins.
 _INTERNAL = re.compile(r"PENSTOCK_(PARENT|RUN_[A-Z]+)")

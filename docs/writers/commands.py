@@ -13,6 +13,7 @@ import typer
 
 from docs.writers.markdown import WRITTEN, code, table
 from penstock import cli
+from penstock.commands.environment import variable_names
 
 _WORDS = {str: "text", int: "whole number", float: "number", Path: "path", bool: ""}
 
@@ -69,8 +70,13 @@ def _section(name: str, command: Any) -> str:
         named = ((code(_placeholder(item)), str(item.help or "")) for item in arguments)
         parts.append(table(("argument", "what"), named))
     panels = dict.fromkeys(_panel(item) for item in options)
+    read = [(variable, item.name) for variable, item in variable_names(command).items()]
     for panel in panels:
-        rows = [_option(item, hints[item.name]) for item in options if _panel(item) == panel]
+        rows = [
+            _option(item, hints[item.name], [variable for variable, name in read if name == item.name])
+            for item in options
+            if _panel(item) == panel
+        ]
         parts.append(f"**{panel}**\n")
         parts.append(table(("option", "takes", "default", "variable", "what"), rows))
     return "\n".join(parts)
@@ -101,7 +107,7 @@ def _help(command: Any) -> str:
     return "\n".join(shown)
 
 
-def _option(option: Any, hint: Any) -> tuple[str, str, str, str, str]:
+def _option(option: Any, hint: Any, variables: list[str]) -> tuple[str, str, str, str, str]:
     names = ", ".join(map(code, [*option.opts, *option.secondary_opts]))
     kind, info = _kind(hint)
     takes = str(option.metavar or _WORDS.get(kind, "text")) if not option.is_flag else ""
@@ -111,14 +117,9 @@ def _option(option: Any, hint: Any) -> tuple[str, str, str, str, str]:
         names,
         ", ".join(part for part in (code(takes) if option.metavar else takes, bounds, several) if part),
         _default(option),
-        ", ".join(map(code, variables(option))),
+        ", ".join(map(code, variables)),
         option.help or "",
     )
-
-
-def variables(option: Any) -> list[str]:
-    """The environment variables that an option is read from."""
-    return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
 
 
 def _kind(hint: Any) -> tuple[Any, Any]:

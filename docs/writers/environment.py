@@ -7,23 +7,15 @@ from pathlib import Path
 
 from docs.writers import commands
 from docs.writers.markdown import WRITTEN, code, table
+from penstock import variables
+from penstock.commands.environment import variable_names
 from penstock.errors import PenstockError
 
 ROOT = Path(__file__).resolve().parents[2]
 _OWN = re.compile(r"\bPENSTOCK_[A-Z]+(?:_[A-Z]+)*\b")
 _STAGES = ("penstock", "train", "export", "serve", "bench")
-# Penstock's own, beside those of options.
-OTHERS = {
-    "PENSTOCK_API_KEY": (
-        "The API key that `predict`, `health`, `check` and `bench` send to a server, where no `--key-file` is given."
-    ),
-    "PENSTOCK_CACHE": (
-        "Folder for what took long to measure and may be deleted at any time: scales, thread counts, timing caches. "
-        "Default: `penstock` in `$XDG_CACHE_HOME`, or `~/.cache/penstock`."
-    ),
-}
-# What one process of penstock's tells another.
-BETWEEN_PROCESSES = {"PENSTOCK_PARENT"}
+# What one process of penstock's tells another, what names of variables begin with, and what Kubernetes makes.
+NOT_SET = {"PENSTOCK_PARENT", variables.SERVE, variables.HEALTH, "PENSTOCK_PORT", "PENSTOCK_SERVICE_HOST"}
 # Of other software, read by penstock or by what it runs.
 FOREIGN = {
     "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, OTEL_TRACES_EXPORTER": (
@@ -47,8 +39,7 @@ def page() -> str:
     options = [
         (code(variable), f"[{code(name)}](cli.md#{name.replace(' ', '-')}) {code(item.opts[0])}", item.help or "")
         for name, command in commands.every()
-        for item in command.params
-        for variable in commands.variables(item)
+        for variable, item in variable_names(command).items()
     ]
     _check({row[0].strip("`") for row in options})
     parts = ["# Environment\n", WRITTEN]
@@ -56,7 +47,7 @@ def page() -> str:
         parts.append("What an option is read from where it is not given:\n")
         parts.append(table(("variable", "instead of", "what"), options))
     parts.append("Beside options, where a word of a command line would not do:\n")
-    parts.append(table(("variable", "what"), ((code(name), what) for name, what in OTHERS.items())))
+    parts.append(table(("variable", "what"), ((code(name), what) for name, what in variables.OTHERS.items())))
     parts.append("Of other software:\n")
     rows = ((", ".join(map(code, names.split(", "))), what) for names, what in FOREIGN.items())
     parts.append(table(("variable", "what"), rows))
@@ -71,5 +62,5 @@ def _check(told: set[str]) -> None:
     """
     sources = [path for stage in _STAGES for path in (ROOT / stage).glob("**/*.py")]
     named = {name for path in sources for name in _OWN.findall(path.read_text())}
-    if missing := named - told - set(OTHERS) - BETWEEN_PROCESSES:
+    if missing := named - told - set(variables.OTHERS) - NOT_SET:
         raise PenstockError(f"{', '.join(sorted(missing))}: say in docs/writers/environment.py what it is for")

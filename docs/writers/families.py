@@ -26,7 +26,7 @@ class Family(NamedTuple):
 FAMILIES = (
     Family(
         "Words of the command line",
-        "penstock/options.py penstock/commands/* penstock/fields.py",
+        "penstock/options.py penstock/variables.py penstock/commands/* penstock/fields.py",
         "An option's text means nothing, or two options do not go together.",
         "The sentence has the form that is asked for. [The command line](cli.md) has every option with its range.",
     ),
@@ -173,7 +173,7 @@ FAMILIES = (
     ),
     Family(
         "Runs: machines, going on, what is kept",
-        "train/device.py train/facts.py train/faults.py train/keeper.py train/journal.py",
+        "train/device.py train/facts.py train/faults.py train/keeper.py train/journal.py train/ranks.py",
         "The machine has not what the recipe asks for, a run lies in the folder already, or what `--resume` would go "
         "on from is not as it was written.",
         "`--name` for another run, `--resume` for the same; `machine.device=cpu` where there is no GPU.",
