@@ -177,7 +177,7 @@ class Family:
             told = {"control": other.fileno(), "meters": self._meters}
             if member is self.engine and self._kept is not None:
                 told["kept"] = self._kept
-            member.process = subprocess.Popen(  # noqa: S603
+            member.process = subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
                 python_command(member.module, orjson.dumps({**self._what, **told}).decode()),
                 pass_fds=list(told.values()),
                 stdin=subprocess.DEVNULL,
