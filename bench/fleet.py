@@ -218,7 +218,7 @@ def shared(order: Order, processes: int) -> list[Order]:
 
 def _start() -> subprocess.Popen[bytes]:
     with parents.deaf():  # ^C is the bench's, which asks for what there is
-        return subprocess.Popen(  # noqa: S603
+        return subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
             python_command("penstock.bench.generator"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -69,7 +69,7 @@ def measure(found: Artifact, device: str, threads: int | None, batch: int) -> Fo
     """
     command = trial.python_command("penstock.bench.footprint", str(found.folder), device, str(threads or 0), str(batch))
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 (this Python, and words of ours)
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=parents.environment()
         )
     except subprocess.TimeoutExpired:

@@ -69,7 +69,7 @@ def measure(cores: list[int], device: str = "cpu") -> dict[str, Peaks]:
     command = trial.python_command("penstock.bench.peaks", counts, device)
     environment = {**parents.environment(), **_ONE_THREAD}
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 (this Python, and words of ours)
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
         )
         told = json.loads(done.stdout.splitlines()[-1])

@@ -26,7 +26,7 @@ def poisson(rate_per_s: float, part: int = 0, parts: int = 1, seed: int = 0) -> 
     Poisson processes laid over one another are one whose rate is the sum of theirs (Kingman, Poisson Processes, 2.2),
     so each part draws for itself.
     """
-    draw, due = random.Random(f"{seed}/{part}"), 0.0  # noqa: S311
+    draw, due = random.Random(f"{seed}/{part}"), 0.0  # noqa: S311 (chance that is no secret)
     while True:
         due += draw.expovariate(rate_per_s / parts)
         yield due

@@ -36,7 +36,7 @@ def attempt(
     contract = [signature.model_dump_json()] if signature is not None else []
     command = python_command("penstock.trial", runtime, str(path), device, _CARE[careful], *contract)
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 (this Python, and words of ours)
             command, capture_output=True, timeout=TIMEOUT_S, check=False, env=parents.environment()
         )
     except subprocess.TimeoutExpired:

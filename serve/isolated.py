@@ -284,7 +284,7 @@ def _started(opening: Opening, callers: int) -> tuple[socket.socket, subprocess.
 
 def _begun(command: list[str], passed: list[int]) -> subprocess.Popen[bytes]:
     # In a session of its own a terminal's ^C is not for it.
-    return subprocess.Popen(  # noqa: S603
+    return subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
         command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True, env=parents.environment()
     )
 

@@ -134,7 +134,7 @@ class Reader:
         """The process, begun if there is none."""
         if self._process is None or self._process.poll() is not None:
             command = python_command(self._module)
-            begun = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603
+            begun = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 (this Python, and words of ours)
             with self._lock:
                 self._process = begun
         assert self._process is not None

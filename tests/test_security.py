@@ -36,6 +36,19 @@ def test_every_answer_names_a_test() -> None:
     assert [row for row in told if "`tests/" not in row] == []
 
 
+def test_every_security_rule_that_is_passed_over_has_its_reason() -> None:
+    """Of ruff's, in the product; scripts in bench/studies and bench/serving are no part of it."""
+    folders = ("penstock", "train", "export", "serve", "bench")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    paths = [path for path in paths if not {"studies", "serving"} & set(path.relative_to(ROOT).parts)]
+    assert len(paths) > 300
+    lines = [
+        (path, line) for path in paths for line in path.read_text().splitlines() if re.search(r"noqa:.*\bS\d", line)
+    ]
+    assert len(lines) > 10
+    assert [line for _, line in lines if not re.search(r"noqa: S\d+ +\S", line)] == []
+
+
 def test_the_options_that_it_names_exist() -> None:
     import typer
 

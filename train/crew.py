@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         self._line, theirs = Pipe()
         with parents.deaf(), theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
                 python_command("penstock.train.worker", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 env={**parents.environment(), **environment},

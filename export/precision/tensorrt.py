@@ -59,7 +59,7 @@ class ForTensorrt:
 
 def _place(graph: Path, rows: Path, output: Path, precision: str) -> None:
     # ModelOpt puts functions of its own into onnxruntime's quantizer, which this process may need as it is.
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603 (this Python, and words of ours)
         python_command("penstock.export.precision.modelopt", str(graph), str(rows), str(output), precision),
         capture_output=True,
         text=True,

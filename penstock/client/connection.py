@@ -148,7 +148,7 @@ class Server:
         """
         for attempt in range(self._patience.retries + 1):
             last = attempt == self._patience.retries
-            pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311
+            pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1)  # noqa: S311 (chance that is no secret)
             try:
                 answer = self._once(method, path, body, headers or {})
             except ConnectionRefusedError:

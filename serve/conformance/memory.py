@@ -31,7 +31,7 @@ from penstock.serve.conformance.target import NUMPY, Skipped, Target
 if TYPE_CHECKING:
     from penstock.serve.conformance.calls import Calls
 
-_GROUP, _HOME, _ROOT = "system_shared_memory", Path("/dev/shm"), "/v2/systemsharedmemory"  # noqa: S108
+_GROUP, _HOME, _ROOT = "system_shared_memory", Path("/dev/shm"), "/v2/systemsharedmemory"  # noqa: S108 (where shm_open keeps them)
 
 
 @dataclass(frozen=True)

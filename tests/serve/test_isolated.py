@@ -88,7 +88,7 @@ def test_what_the_model_rejects_is_rejected_here(slow_onnx: Path) -> None:
 
 def test_what_does_not_open_says_why_as_it_would_here(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"no graph")
-    with pytest.raises(PenstockError, match="onnxruntime refuses it"):
+    with pytest.raises(PenstockError, match="not an ONNX model"):
         IsolatedRunner(Opening(path=tmp_path / "no.onnx"))
 
 
