@@ -126,32 +126,12 @@ class Family:
         self._duck_s = self._settings.drain.lame_duck_s if number == signal.SIGTERM else 0.0
 
     def _begin(self, member: Member) -> None:
-<<<<<<< HEAD
         descriptors = {"meters": self._meters}
         if member is self.engine and self._kept is not None:
             descriptors["kept"] = self._kept
         member.begin(self._what, descriptors)
         assert member.control is not None
         self._selector.register(member.control.socket, selectors.EVENT_READ, member)
-=======
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with other:
-            told = {"control": other.fileno(), "meters": self._meters}
-            if member is self.engine and self._kept is not None:
-                told["kept"] = self._kept
-            member.process = subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
-                python_command(member.module, orjson.dumps({**self._what, **told}).decode()),
-                pass_fds=list(told.values()),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's ^C is not for it
-                env=parents.environment(),
-            )
-        member.control = Control(own)
-        member.ready = member.linked = member.asked = False
-        member.cut_at = None
-        member.heard, member.open, member.dealt = time.monotonic(), 0, 0
-        self._selector.register(own, selectors.EVENT_READ, member)
->>>>>>> h-doctor
 
     def _step(self, within_s: float = _TICK_S) -> None:
         """Hear what there is to hear, and look after everybody."""

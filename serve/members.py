@@ -71,7 +71,7 @@ class Member:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             given = {"control": other.fileno(), **descriptors}
-            self.process = subprocess.Popen(  # noqa: S603
+            self.process = subprocess.Popen(  # noqa: S603 (this Python, and words of ours)
                 python_command(self.module, orjson.dumps({**what, **given}).decode()),
                 pass_fds=list(given.values()),
                 stdin=subprocess.DEVNULL,
