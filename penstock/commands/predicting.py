@@ -28,8 +28,8 @@ def predict(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv, .parquet (rows), .txt (a text in "
-            "each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
+            help="Pictures, folders of them, quoted patterns; .npz and .npy (tensors), .csv, .parquet (rows), .txt (a "
+            "text in each line), .json (a whole request); - for standard input: a picture, JSON, or texts.",
         ),
     ],
     model: Annotated[
