@@ -21,9 +21,9 @@ def see_installed(track: Track) -> None:
     Raises:
         PenstockError: a tracker is not installed.
     """
-    for name in ("wandb", "mlflow"):
+    for name, extra in (("wandb", "track"), ("mlflow", "track"), ("tensorboard", "train")):
         if getattr(track, name):
-            require(name, "track", f"track.{name}")
+            require(name, extra, f"track.{name}")
 
 
 def loggers(recipe: Recipe, logs: Path) -> list[Any]:
