@@ -157,6 +157,12 @@ def _session(path: Path, device: str, threads: int | None, *, careful: bool = Fa
     dropped = ["NchwcTransformer"] if careful else None
     onnxfile.examine(path)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=dropped)
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers, disabled_optimizers=dropped)
     except Exception as error:  # onnxruntime raises a class of its own for each status code
         raise PenstockError(f"{path}: onnxruntime refuses it: {_reason(error)}") from None
+    if device.startswith("cuda") and "CUDAExecutionProvider" not in session.get_providers():
+        raise PenstockError(
+            f"--device {device}: onnxruntime's CUDA provider does not start here, and would leave all to the CPU; it "
+            "needs NVIDIA's driver (a container: --gpus all), CUDA and cuDNN: pip install 'penstock[serve-gpu]'"
+        )
+    return session

@@ -243,3 +243,16 @@ def test_a_model_that_branches_is_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.INT32, TensorProto.STRING])
 def test_nor_is_one_whose_inputs_may_be_sizes(tmp_path: Path, dtype: int) -> None:
     assert not steady(write(tmp_path / "m.onnx", ["batch", 3], dtype))
+
+
+def test_a_session_that_would_leave_all_to_the_cpu_is_refused_where_cuda_was_asked_for(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime itself goes on without a provider that does not start, as where a container was given no GPU."""
+    ort = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    found = artifact.read(repository / "digits-onnx-fp32")
+    with pytest.raises(PenstockError, match="--device cuda:0: onnxruntime's CUDA provider does not start here"):
+        found.load(device="cuda:0")
