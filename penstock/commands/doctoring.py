@@ -44,10 +44,7 @@ def doctor(
         if name not in known:
             raise PenstockError(f"{name!r:.40} is no stage: {', '.join(known)}{nearest(name, known)}")
     findings = doctors.examine(quick=quick)
-    if json:
-        print(report.as_json(findings))
-    else:
-        report.show(findings)
+    print(report.as_json(findings)) if json else report.show(findings)
     asked = [named(findings, *(("machine", "GPU") if name == "gpu" else ("stages", name))) for name in stages or ()]
     if not all(each.works for each in asked):
         raise typer.Exit(1)
