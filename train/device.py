@@ -107,13 +107,11 @@ class Ahead:
     Args:
         loader: a DataLoader, or any iterable of batches.
         device: where to.
-        channels_last: lay `[n, channels, height, width]` out with channels last.
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | str, channels_last: bool = False) -> None:
+    def __init__(self, loader: Iterable[Any], device: torch.device | str) -> None:
         self.loader = loader
         self.device = torch.device(device)
-        self.channels_last = channels_last
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not yet there, as while it is copied
@@ -150,8 +148,7 @@ class Ahead:
 
     def _moved(self, batch: Any) -> Any:
         if isinstance(batch, Tensor):
-            layout = torch.channels_last if self.channels_last and batch.ndim == 4 else torch.preserve_format
-            return batch.to(self.device, non_blocking=True, memory_format=layout)
+            return batch.to(self.device, non_blocking=True)
         if isinstance(batch, dict):
             return {name: self._moved(part) for name, part in batch.items()}
         if isinstance(batch, tuple | list):

@@ -21,6 +21,7 @@ import penstock
 from penstock import data
 from penstock.errors import PenstockError
 from penstock.machine import cpu_name
+from penstock.train import device
 from penstock.train.recipe import Machine, Recipe
 
 LARGEST_SEED = 2**32 - 1
@@ -155,31 +156,17 @@ def resolve(machine: Machine) -> Devices:
     """The devices that `machine` comes to here; `auto` is the GPU where there is one.
 
     Raises:
-        PenstockError: there is no GPU where one was asked for, or not so many, or fp16 and no GPU.
+        PenstockError: as `penstock.train.device.resolve`.
     """
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if machine.device == "cuda" and not there:
-        raise PenstockError(
-            "machine.device is cuda, and torch finds no GPU here; --set machine.device=cpu trains without one"
-        )
-    device: Literal["cpu", "cuda"] = "cuda" if there and machine.device != "cpu" else "cpu"
-    wanted = max(there, 1) if machine.devices == "auto" and device == "cuda" else machine.devices
-    count = 1 if wanted == "auto" else wanted
-    if device == "cuda" and count > there:
-        raise PenstockError(
-            f"machine.devices is {count}, and torch finds {there} GPUs here; --set machine.devices=auto"
-        )
-    if device == "cpu" and machine.precision == "fp16":
-        raise PenstockError(
-            "machine.precision is fp16, and torch finds no GPU here; the CPU trains in fp32 or bf16: "
-            "--set machine.precision=bf16"
-        )
+    kind: Any = device.resolve(machine)
+    there = torch.cuda.device_count() if kind == "cuda" else 1
+    count = there if machine.devices == "auto" else machine.devices
     return Devices(
-        device=device,
+        device=kind,
         devices=count,
         nodes=machine.nodes,
-        precision="tf32" if machine.tf32 and device == "cuda" and machine.precision == "fp32" else machine.precision,
-        device_name=torch.cuda.get_device_name(0) if device == "cuda" else cpu_name(),
+        precision="tf32" if machine.tf32 and kind == "cuda" and machine.precision == "fp32" else machine.precision,
+        device_name=torch.cuda.get_device_name(0) if kind == "cuda" else cpu_name(),
     )
 
 

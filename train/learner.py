@@ -113,8 +113,9 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         }
         self.confusion = None
         if self.trainer.world_size > 1:  # BatchNorm has counted each rank's own batches; checkpoints keep the first's
+            held = {} if self.averaged is None else self.averaged.average
+            ranks.alike(held[name] for name, _ in self.net.named_buffers() if name in held)
             ranks.alike(self.net.buffers())
-            ranks.alike(() if self.averaged is None else self.averaged.average.values())
         self._kept.enter_context(self.as_kept())
 
     def validation_step(self, batch: Batch, index: int) -> None:

@@ -33,6 +33,7 @@ from penstock.train import (
     loaders,
     ranks,
     report,
+    resuming,
     stopping,
     trackers,
 )
@@ -40,11 +41,12 @@ from penstock.train.board import Board
 from penstock.train.device import Ahead
 from penstock.train.facts import Facts, find
 from penstock.train.jobs import Job
-from penstock.train.keeper import Keeper, State
+from penstock.train.keeper import Keeper
 from penstock.train.learner import Learner
 from penstock.train.loaders import Order
 from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
+from penstock.train.resuming import State
 
 CALIBRATION, GOLDEN = 256, 64
 # Warnings of Lightning and torch about what is meant so: figures are of all ranks before they are logged, and frozen
@@ -101,7 +103,7 @@ def train(
     parents.end_with_parent()
     device.resolve(recipe.machine)
     trackers.see_installed(recipe.track)
-    state = keeper.read(folder, recipe) if resume else State()
+    state = resuming.read(folder, recipe) if resume else State()
     job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
     with (

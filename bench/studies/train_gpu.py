@@ -66,7 +66,7 @@ def split_without_scikit_learn() -> None:
     try:
         import sklearn.model_selection  # noqa: F401
     except ImportError:
-        parts.require = lambda *_: None  # type: ignore[attr-defined]
+        parts.require = lambda *_: None  # type: ignore[attr-defined, assignment]
         sys.modules["sklearn.model_selection"] = SimpleNamespace(train_test_split=split)  # type: ignore[assignment]
 
 
@@ -92,7 +92,7 @@ def work(told: dict[str, Any]) -> None:
     if told["same"]:
         loaders.dataset = Same  # type: ignore[assignment, misc]
     if not told["ahead"]:
-        loop.Ahead = lambda batches, _: batches  # type: ignore[assignment, misc, attr-defined]
+        loop.Ahead = lambda batches, _: batches  # type: ignore[assignment, misc, attr-defined, return-value]
     split_without_scikit_learn()
     job = recipe.load("fashion-mnist", told["changes"])
     ran = loop.train(job, Path(told["folder"]), progress=False, resume=told["resume"])

@@ -155,12 +155,12 @@ def test_what_is_asked_for_comes_to_the_devices_that_are_there(
 @pytest.mark.parametrize(
     ("there", "asked", "said"),
     [
-        (0, {"device": "cuda"}, "machine.device is cuda, and torch finds no GPU here; --set machine.device=cpu"),
-        (2, {"devices": 3}, "machine.devices is 3, and torch finds 2 GPUs here; --set machine.devices=auto"),
+        (0, {"device": "cuda"}, "machine.device is cuda; torch finds no GPU here: set machine.device to auto or cpu"),
+        (2, {"devices": 3}, "machine.devices is 3; this machine has 2: set it to 2 or auto"),
         (
             0,
             {"precision": "fp16"},
-            "machine.precision is fp16, and torch finds no GPU here; the CPU trains in fp32 or bf16",
+            "machine.precision is fp16, which needs a GPU; on the CPU take bf16 or fp32",
         ),
     ],
 )

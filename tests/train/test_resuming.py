@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from penstock import checkpoint
 from penstock.errors import PenstockError
-from penstock.train import keeper, loop, recipe
+from penstock.train import keeper, loop, recipe, resuming
 from penstock.train.recipe import Recipe
 
 WAYS = {
@@ -96,17 +96,17 @@ def test_another_recipe_is_refused(half: Path, changes: list[str], told: str) ->
 def test_a_schedule_that_has_ended_says_how_to_go_on_all_the_same(tmp_path: Path) -> None:
     loop.train(job("epochs=1"), tmp_path, progress=False)
     with pytest.raises(PenstockError, match=rf"schedule.name onecycle ends with .*--set weights={tmp_path}/best.pth"):
-        keeper.read(tmp_path, job("epochs=1"))
+        resuming.read(tmp_path, job("epochs=1"))
 
 
 def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Path) -> None:
     with pytest.raises(PenstockError, match="is not there; leave --resume out"):
-        keeper.read(tmp_path, job())
-    content = (half / keeper.STATE).read_bytes()
+        resuming.read(tmp_path, job())
+    content = (half / resuming.STATE).read_bytes()
     for damaged in (b"", content[: len(content) // 2], b"nothing"):
-        (tmp_path / keeper.STATE).write_bytes(damaged)
+        (tmp_path / resuming.STATE).write_bytes(damaged)
         with pytest.raises(PenstockError, match="is damaged"):
-            keeper.read(tmp_path, job())
+            resuming.read(tmp_path, job())
 
 
 def test_an_epoch_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_epoch_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         loop.train(job(), tmp_path, progress=False, callbacks=[Interrupt()])
     assert [row["epoch"] for row in losses(tmp_path)] == [1]
-    assert keeper.read(tmp_path, job()).epoch == 1
+    assert resuming.read(tmp_path, job()).epoch == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -145,31 +145,31 @@ class Code:
 def test_a_state_that_holds_something_else_is_refused(
     changes: dict[str, Any], half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.save({**torch.load(half / keeper.STATE, weights_only=True), **changes}, tmp_path / keeper.STATE)
+    torch.save({**torch.load(half / resuming.STATE, weights_only=True), **changes}, tmp_path / resuming.STATE)
     with pytest.raises(PenstockError, match=r"is damaged: .*; begin anew without --resume"):
         loop.train(job("epochs=9", 'schedule.name="constant"'), tmp_path, progress=False, resume=True)
     assert "run" not in capsys.readouterr().out
 
 
 def test_weights_that_were_changed_on_the_disk_are_refused(half: Path, tmp_path: Path) -> None:
-    content = bytearray((half / keeper.STATE).read_bytes())
-    weights = torch.load(half / keeper.STATE, weights_only=True)["net"]["head.weight"].numpy().tobytes()
+    content = bytearray((half / resuming.STATE).read_bytes())
+    weights = torch.load(half / resuming.STATE, weights_only=True)["net"]["head.weight"].numpy().tobytes()
     content[content.index(weights)] ^= 0xFF
-    (tmp_path / keeper.STATE).write_bytes(content)
+    (tmp_path / resuming.STATE).write_bytes(content)
     with pytest.raises(PenstockError, match=r"is damaged: its part .* is not as it was written"):
-        keeper.read(tmp_path, job("epochs=9", 'schedule.name="constant"'))
+        resuming.read(tmp_path, job("epochs=9", 'schedule.name="constant"'))
 
 
 def test_a_run_that_made_no_progress_is_not_gone_on_with_unless_asked(half: Path, tmp_path: Path) -> None:
-    torch.save({**torch.load(half / keeper.STATE, weights_only=True), "stale": 2}, tmp_path / keeper.STATE)
+    torch.save({**torch.load(half / resuming.STATE, weights_only=True), "stale": 2}, tmp_path / resuming.STATE)
     wanted = ("epochs=9", 'schedule.name="constant"')
     with pytest.raises(PenstockError, match=r"the last 2 without progress; .* keep.patience=4, or 0"):
-        keeper.read(tmp_path, job(*wanted, "keep.patience=2"))
-    assert keeper.read(tmp_path, job(*wanted, "keep.patience=3")).stale == 2
+        resuming.read(tmp_path, job(*wanted, "keep.patience=2"))
+    assert resuming.read(tmp_path, job(*wanted, "keep.patience=3")).stale == 2
 
 
 def test_a_run_that_ended_before_its_report_is_reported(half: Path, tmp_path: Path) -> None:
-    for name in (keeper.STATE, "best.pth", "last.pth"):
+    for name in (resuming.STATE, "best.pth", "last.pth"):
         (tmp_path / name).write_bytes((half / name).read_bytes())
     again = job("epochs=1", 'schedule.name="constant"')
     ended = loop.train(again, tmp_path, progress=False, resume=True)
@@ -182,7 +182,7 @@ def test_a_run_that_ended_before_its_report_is_reported(half: Path, tmp_path: Pa
 
 
 def test_without_the_best_of_before_the_next_is_the_best(half: Path, tmp_path: Path) -> None:
-    (tmp_path / keeper.STATE).write_bytes((half / keeper.STATE).read_bytes())
+    (tmp_path / resuming.STATE).write_bytes((half / resuming.STATE).read_bytes())
     loop.train(job("epochs=2", 'schedule.name="constant"'), tmp_path, progress=False, resume=True)
     assert checkpoint.load(tmp_path / "best.pth").card.metrics["epoch"] == 2
 
@@ -208,7 +208,7 @@ def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([*command, "--epochs", "30"], cwd=tmp_path, env=environment) as process:
-        state, give_up = tmp_path / "runs" / "digits" / keeper.STATE, time.monotonic() + 60
+        state, give_up = tmp_path / "runs" / "digits" / resuming.STATE, time.monotonic() + 60
         while not state.is_file() or len(losses(state.parent)) < 2:
             assert process.poll() is None
             assert time.monotonic() < give_up

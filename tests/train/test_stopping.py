@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from penstock.train import keeper
+from penstock.train import resuming
 
 JOB = (
     *("-m", "penstock", "train", "digits", "--epochs", "40", "--output", "runs", "--no-progress"),
@@ -94,7 +94,7 @@ def test_all_ranks_that_are_told_to_end_do_and_go_on_as_if_they_had_not(tmp_path
     assert (process.returncode, "terminated" in said) == (143, True), said
     done = len(history(cut))
     assert 2 <= done < 6
-    assert torch.load(cut / "runs/digits" / keeper.STATE, weights_only=True)["epoch"] == done
+    assert torch.load(cut / "runs/digits" / resuming.STATE, weights_only=True)["epoch"] == done
     with begun(cut, *job, "--resume", epochs=done) as process:
         said = ended(process)
     assert process.returncode == 0, said
@@ -116,7 +116,7 @@ def test_ranks_of_torchrun_s_end_with_it(tmp_path: Path) -> None:
     assert process.returncode != 0
     assert said.splitlines().count("terminated") == 2, said
     assert "SIGKILL" not in said
-    state = torch.load(tmp_path / "runs/digits" / keeper.STATE, weights_only=True)
+    state = torch.load(tmp_path / "runs/digits" / resuming.STATE, weights_only=True)
     assert state["epoch"] == len(history(tmp_path))
 
 
