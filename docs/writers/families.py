@@ -173,7 +173,8 @@ FAMILIES = (
     ),
     Family(
         "Runs: machines, going on, what is kept",
-        "train/device.py train/facts.py train/faults.py train/keeper.py train/journal.py train/ranks.py",
+        "train/device.py train/facts.py train/faults.py train/keeper.py train/journal.py train/ranks.py "
+        "train/resuming.py train/stopping.py",
         "The machine has not what the recipe asks for, a run lies in the folder already, or what `--resume` would go "
         "on from is not as it was written.",
         "`--name` for another run, `--resume` for the same; `machine.device=cpu` where there is no GPU.",

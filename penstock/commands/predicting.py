@@ -60,7 +60,6 @@ def predict(
 
     Examples: `penstock predict runs/digits/best.pth scans/ --csv digits.csv` ·
     `penstock predict http://127.0.0.1:8000 digit.png` ·
-    `penstock predict http://127.0.0.1:8000/predict/digits-onnx-int8 scans/ --csv digits.csv` ·
     `penstock predict http://127.0.0.1:8000 --model fcn-onnx-fp32 'street/*.jpg' --output maps/` ·
     `penstock predict http://127.0.0.1:8000 samples.npz --top-k 3 --json`
     """
