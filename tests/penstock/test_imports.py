@@ -75,6 +75,7 @@ TORCH_FREE = (
     "penstock.evidence",
     "penstock.fields",
     "penstock.figures",
+    "penstock.locks",
     "penstock.files",
     "penstock.laid",
     "penstock.health",
