@@ -9,7 +9,6 @@ models/digits-onnx-fp16/1/penstock.json    the receipt, which makes the folder a
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import runtimes, tritonconfig
+from penstock import locks, runtimes, tritonconfig
 from penstock.errors import PenstockError
 from penstock.files import nearby, sha256, writing
 from penstock.receipt import SCHEMA, FileDigest, Receipt
@@ -284,9 +283,7 @@ def _locked(output: Path, stack: ExitStack) -> Path:
     """A new folder for a draft, and a lock on it that says that somebody is at work, until the stack is left."""
     while True:
         temporary = Path(tempfile.mkdtemp(dir=output, prefix=f"{_draft_prefix()}{os.getpid()}-"))
-        held = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, held)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        stack.enter_context(locks.held(temporary))
         if temporary.exists():  # else it was swept before it was locked
             return temporary
 
@@ -301,13 +298,8 @@ def _sweep(output: Path) -> None:
     A lock tells them from those of living ones: numbers of processes say nothing across containers.
     """
     for path in output.glob(f"{_draft_prefix()}*-*"):
-        with suppress(OSError):
-            held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(held)
+        with suppress(OSError), locks.held(path, wait=False):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:

@@ -6,7 +6,6 @@ choose, would cost each request milliseconds and protect nothing more.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -15,12 +14,13 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from penstock import locks
 from penstock.errors import PenstockError
 from penstock.files import write_whole, writing
 from penstock.serve import rights
@@ -272,10 +272,7 @@ def _write(path: Path, keys: Sequence[Key]) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One writer at a time: what two add at once is both kept."""
-    with writing("FILE", path, "its keys are as they were"):
-        folder = os.open(path.resolve().parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with writing("FILE", path, "its keys are as they were"):
+            stack.enter_context(locks.held(path.resolve().parent))
         yield
-    finally:
-        os.close(folder)

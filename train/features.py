@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock import cache, datasets
+from penstock import cache, datasets, locks
 from penstock.data.samples import Samples
 from penstock.datasets import Rows
 from penstock.errors import first_line
@@ -73,6 +72,6 @@ def _make(samples: Samples, preprocess: Preprocess, folder: Path, name: str, ind
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path.touch()
+    with locks.held(path):
         yield

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from penstock import checkpoint
+from penstock import checkpoint, locks
 from penstock.card import Card
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
@@ -126,10 +124,9 @@ def alone(folder: Path) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locks.held(folder, wait=False))
         except BlockingIOError:
             raise PenstockError(
                 f"--output {folder}: another run is writing there; wait for it, or give another --output or --name"
@@ -137,5 +134,3 @@ def alone(folder: Path) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
-    finally:
-        os.close(handle)

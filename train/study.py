@@ -8,12 +8,11 @@ that is under way in a file that nobody holds is one that was broken off.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ import optuna
 import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 
+from penstock import locks
 from penstock.errors import PenstockError, first_line
 from penstock.files import writing
 from penstock.train import strategy
@@ -189,9 +189,10 @@ def opened(folder: Path, sweep: Sweep, content: dict[str, Any], epochs: int) -> 
 @contextmanager
 def _held_alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system takes from a process that ends however it ends."""
-    with writing("--output", folder, "nothing was begun"), (folder / ".lock").open("w") as lock:
+    with writing("--output", folder, "nothing was begun"), ExitStack() as stack:
+        (folder / ".lock").touch()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locks.held(folder / ".lock", wait=False))
         except BlockingIOError:
             raise PenstockError(
                 f"--output {folder}: another `penstock sweep` is at work there; wait for it, or give another --output"

@@ -83,6 +83,7 @@ TORCH_FREE = (
     "penstock.evidence",
     "penstock.fields",
     "penstock.figures",
+    "penstock.locks",
     "penstock.files",
     "penstock.laid",
     "penstock.health",
