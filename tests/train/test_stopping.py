@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from penstock.train import resuming
@@ -109,6 +110,7 @@ def test_all_ranks_that_are_told_to_end_do_and_go_on_as_if_they_had_not(tmp_path
         assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 
+@pytest.mark.models
 def test_ranks_of_torchrun_s_end_with_it(tmp_path: Path) -> None:
     with begun(tmp_path, *TORCHRUN, *JOB) as process:
         os.killpg(process.pid, signal.SIGTERM)  # and torchrun tells them again
@@ -137,6 +139,7 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path: Path) -> None
     assert f"error: machine.devices: rank 1, process {other}, died of SIGKILL; --resume goes on after the last" in said
 
 
+@pytest.mark.models
 def test_a_rank_that_is_stopped_is_named_and_ends_the_run(tmp_path: Path) -> None:
     with begun(tmp_path, *JOB, "--set", "machine.timeout_s=20") as process:
         (other,) = set(members(process.pid)) - {process.pid}
