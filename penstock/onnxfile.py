@@ -16,7 +16,7 @@ from pathlib import Path
 
 from penstock import machine
 from penstock.errors import PenstockError
-from penstock.protofields import fields, once, packed, parts, signed
+from penstock.protofields import fields, once, packed, parts, signed, walk
 
 # Numbers of fields. ModelProto's, TrainingInfoProto's, FunctionProto's, GraphProto's:
 _GRAPH, _TRAINING, _FUNCTIONS, _TRAINED = 7, 20, 25, (1, 2)
@@ -25,6 +25,7 @@ _NODE, _WEIGHT, _SPARSE_WEIGHT = 1, 5, 15
 # NodeProto's, AttributeProto's, SparseTensorProto's:
 _OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7
 _TENSOR, _SUBGRAPH, _TENSORS, _SUBGRAPHS, _SPARSE, _SPARSES = 5, 6, 10, 11, 22, 23
+_HOLDING = {_TENSOR, _SUBGRAPH, _TENSORS, _SUBGRAPHS, _SPARSE, _SPARSES}
 _VALUES, _INDICES, _DENSE = 1, 2, 3
 # TensorProto's; then StringStringEntryProto's.
 _DIMS, _DTYPE, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 8, 9, 13, 14
@@ -114,10 +115,10 @@ def _model(model: memoryview, seen: _Seen) -> None:
     bodies: dict[tuple[bytes, bytes], tuple[int, list[tuple[bytes, bytes]]]] = {}
     for number, content in parts(model):
         if number == _FUNCTIONS:
-            name, body = _function(content, seen)
-            if name in bodies:
-                raise ValueError("a function is there twice")
-            bodies[name] = body
+            name, (nodes, calls) = _function(content, seen)
+            # One may be there for each of several types (overload): which is called is not told apart here.
+            others = bodies.get(name, (0, []))
+            bodies[name] = others[0] + nodes, others[1] + calls
     graph = once(content for number, content in parts(model) if number == _GRAPH)
     seen.nodes, seen.calls = 0, []
     _graph(graph, seen, 0)
@@ -195,7 +196,7 @@ def _node(node: memoryview, seen: _Seen, depth: int) -> None:
 
 
 def _attribute(attribute: memoryview, seen: _Seen, depth: int) -> None:
-    held = list(_counted(parts(attribute), seen))
+    held = [(number, content) for number, content in _counted(parts(attribute), seen) if number in _HOLDING]
     for single in (_TENSOR, _SUBGRAPH, _SPARSE):
         once(content for number, content in held if number == single)
     for number, content in held:
@@ -219,7 +220,7 @@ def _sparse(tensor: memoryview, seen: _Seen) -> None:
 
 
 def _tensor(tensor: memoryview, seen: _Seen) -> None:
-    held = list(fields(tensor))
+    held = [(number, content) for number, content in fields(tensor) if number not in _TYPED]
     sizes = _sizes(held, _DIMS)
     numbers = [content for number, content in held if number == _DTYPE and isinstance(content, int)]
     name = _text(b"".join(bytes(c[:80]) for number, c in held if number == _NAME and not isinstance(c, int)))
@@ -232,7 +233,7 @@ def _tensor(tensor: memoryview, seen: _Seen) -> None:
     places = [content & 0xFFFFFFFF for number, content in held if number == _LOCATION and isinstance(content, int)]
     if entries or any(places):
         _beside(entries, name, -(-count * bits // 8), seen)
-    elif count > (most := _capacity(held, dtype)):
+    elif count > (most := _capacity(tensor, dtype)):
         raise _Refused(f"its weight {name} declares {count:,} numbers, and the file has {most:,} at most for it")
 
 
@@ -244,13 +245,18 @@ def _sizes(held: list[tuple[int, memoryview | int]], field: int) -> list[int]:
     return [signed(size) for content in found for size in packed(content)]
 
 
-def _capacity(held: list[tuple[int, memoryview | int]], dtype: int) -> int:
+def _capacity(tensor: memoryview, dtype: int) -> int:
     """How many numbers a tensor's own bytes can be."""
-    raw = sum(len(content) for number, content in held if number == _RAW and not isinstance(content, int))
-    typed = [1 if isinstance(content, int) else len(content) for number, content in held if number in _TYPED]
+    raw = typed = texts = 0
+    for number, _, content in walk(tensor):
+        size = 1 if isinstance(content, int) else len(content)
+        if number == _RAW:
+            raw += size
+        elif number in _TYPED:
+            typed, texts = typed + size, texts + 1
     if dtype == _TEXT:
-        return len(typed)  # each is a field of its own
-    return raw * 8 // _BITS.get(dtype, 2) + sum(typed) * _IN_A_BYTE
+        return texts  # each is a field of its own
+    return raw * 8 // _BITS.get(dtype, 2) + typed * _IN_A_BYTE
 
 
 def _beside(entries: list[memoryview], name: str, wanted: int, seen: _Seen) -> None:

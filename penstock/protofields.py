@@ -6,23 +6,36 @@ readers could take for different messages: numbers that are too long, and where 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+# Fields without a length whose tags are of one byte: a forest of trees has millions, one after the other.
+_NUMBERS = re.compile(
+    rb"(?:[\x00\x08\x10\x18\x20\x28\x30\x38\x40\x48\x50\x58\x60\x68\x70\x78][\x80-\xff]{0,9}[\x00-\x7f]"
+    rb"|[\x01\x09\x11\x19\x21\x29\x31\x39\x41\x49\x51\x59\x61\x69\x71\x79].{8}"
+    rb"|[\x05\x0d\x15\x1d\x25\x2d\x35\x3d\x45\x4d\x55\x5d\x65\x6d\x75\x7d].{4}){1,1000}",
+    re.DOTALL,
+)
 # Of a field's number with its kind, and of a length.
 _MOST_TAG, _MOST_LENGTH = 2**32 - 1, 2**31 - 1
 
 
-def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """The number and content of each field, in their order: bytes of one that has a length, a number of a varint.
+def walk(message: memoryview, numbers: bool = True) -> Iterator[tuple[int, int, memoryview | int]]:
+    """The number, kind and content of each field, in their order: of a varint its number, of others their bytes.
 
-    Fields of four and eight bytes are passed over.
+    Args:
+        message: its bytes.
+        numbers: whether fields without a length are given; else they are passed over, a thousand at a time.
 
     Raises:
         ValueError: it is damaged.
     """
     at = 0
     while at < len(message):
+        if not numbers and (run := _NUMBERS.match(message, at)):
+            at = run.end()
+            continue
         tag, at = varint(message, at)
         if tag > _MOST_TAG:
             raise ValueError("a field's number is too large")
@@ -31,21 +44,31 @@ def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
             size, at = varint(message, at)
             if size > _MOST_LENGTH or at + size > len(message):
                 raise ValueError("a field goes on beyond its end")
-            yield tag >> 3, message[at : at + size]
+            yield tag >> 3, kind, message[at : at + size]
             at += size
         elif kind == _VARINT:
             value, at = varint(message, at)
-            yield tag >> 3, value
+            yield tag >> 3, kind, value
         elif kind in (_I64, _I32):
-            at += 8 if kind == _I64 else 4
+            size = 8 if kind == _I64 else 4
+            yield tag >> 3, kind, message[at : at + size]
+            at += size
         else:
             raise ValueError(f"fields of kind {kind} are not ONNX's")
 
 
+def fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """The number and content of each field: bytes of one that has a length, a number of a varint.
+
+    Fields of four and eight bytes are passed over.
+    """
+    return ((number, content) for number, kind, content in walk(message) if kind in (_LEN, _VARINT))
+
+
 def parts(message: memoryview) -> Iterator[tuple[int, memoryview]]:
     """The number and content of each field that has a length."""
-    for number, content in fields(message):
-        if not isinstance(content, int):
+    for number, kind, content in walk(message, numbers=False):
+        if kind == _LEN and not isinstance(content, int):
             yield number, content
 
 

@@ -69,11 +69,24 @@ def _attempt(name: str) -> Outcome:
         return Outcome(error=f"hangs: it was not done within {LIMIT_S:g} s")
     if done.returncode < 0:
         return Outcome(error=f"crashes ({signal.Signals(-done.returncode).name})")
+    # Libraries may print as they are imported, and once more as they end.
+    for line in reversed(done.stdout.splitlines()):
+        if (told := _told(line)) is not None:
+            return told
+    return Outcome(error=_last(done.stderr) or f"ends with {done.returncode} and says nothing")
+
+
+def _told(line: str) -> Outcome | None:
+    """What a trial tells, if this is the line where it does."""
     try:
-        told = json.loads((done.stdout.strip().splitlines() or [""])[-1])
-        return Outcome(told.get("facts", {}), told.get("error", ""), told.get("missing"))
+        match json.loads(line):
+            case {"facts": dict() as facts}:
+                return Outcome(facts)
+            case {"error": str() as error, "missing": missing}:
+                return Outcome(error=error, missing=missing)
     except ValueError:
-        return Outcome(error=_last(done.stderr) or f"ends with {done.returncode} and says nothing")
+        pass
+    return None
 
 
 def _serve() -> Outcome:

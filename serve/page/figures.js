@@ -98,7 +98,9 @@ export class Looks {
 function pairs(after, before, name) {
   const none = { codes: {}, seconds: [], queue: [], compute: [], sizes: {} };
   const names = name ? [name] : Object.keys(after.models);
-  return names.filter((each) => each in after.models).map((each) => [after.models[each], before.models[each] ?? none]);
+  // A model may be called as what every object has: constructor.
+  const of = ({ models }, each) => (Object.hasOwn(models, each) ? models[each] : null);
+  return names.filter((each) => of(after, each)).map((each) => [of(after, each), of(before, each) ?? none]);
 }
 
 function point(after, before, smooth, name, bounds) {

@@ -3,11 +3,12 @@
 import { byId, element, say } from "./dom.js";
 import { Looks } from "./figures.js";
 import { Models } from "./models.js";
-import { Refused, ask, key, useKey } from "./server.js";
+import { Refused, ask, content, key, useKey } from "./server.js";
 import { Traffic } from "./traffic.js";
 import { Trial } from "./tryit.js";
 
 const EVERY_MS = 1000;
+const LIMIT_MS = 15_000;
 // Who wants little motion sees the charts move in steps.
 const CALM_MS = 5000;
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -30,7 +31,7 @@ async function look() {
   let again_ms = EVERY_MS;
   try {
     if (!known) await learn();
-    const figures = await (await ask("page/figures")).json();
+    const figures = await told("page/figures");
     if (known.loaded !== figures.loaded) await learn();
     looks.add(figures);
     answers(figures);
@@ -39,13 +40,16 @@ async function look() {
     fails(error);
   } finally {
     asking = false;
+    timer = setTimeout(look, again_ms);
   }
-  timer = setTimeout(look, again_ms);
 }
+
+/** What the page is told of the server. A network that swallows the question must not keep it from asking again. */
+const told = async (path) => content(await ask(path, { signal: AbortSignal.timeout(LIMIT_MS) }), "json");
 
 /** Ask which models there are. */
 async function learn() {
-  known = await (await ask("page/models")).json();
+  known = await told("page/models");
   models.show(known);
   traffic.show(known);
   trial.show(known);

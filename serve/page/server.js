@@ -37,6 +37,15 @@ export async function ask(path, { headers = {}, ...how } = {}) {
   throw new Refused(await reason(answer), answer.status, Number(answer.headers.get("Retry-After")) || 0);
 }
 
+/** What an answer holds, by the name of a method of its own: "json" or "arrayBuffer". Throws Refused. */
+export async function content(answer, form) {
+  try {
+    return await answer[form]();
+  } catch {
+    throw new Refused("The answer broke off, or is not this server's.", 0);
+  }
+}
+
 async function reason(answer) {
   try {
     const { error } = await answer.json();

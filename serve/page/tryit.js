@@ -5,7 +5,7 @@ import { VARIABLE, curl, python } from "./commands.js";
 import { element, offer, say } from "./dom.js";
 import { brief } from "./figures.js";
 import { NAMES, form } from "./forms.js";
-import { Refused, ask, key } from "./server.js";
+import { Refused, ask, content, key } from "./server.js";
 import { decode, difference } from "./tensors.js";
 
 const TOP = 5;
@@ -104,20 +104,21 @@ export class Trial {
       this.say(error.message, true);
       return;
     }
-    const names = [this.model.value, this.other.value].filter(Boolean);
+    // Models may come and go while they are asked.
+    const models = [this.model.value, this.other.value].filter(Boolean).map((name) => this.of(name));
     this.button.disabled = true;
     this.status.classList.remove("bad");
     say(this.status, "Asking …");
     try {
       const told = [];
-      for (const name of names) told.push(await asked(this.of(name), made));
-      const between = told.length > 1 ? await compared(this.models, told, made) : null;
+      for (const model of models) told.push(await asked(model, made));
+      const between = told.length > 1 ? await compared(told, made) : null;
       this.tell(told, between);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       this.say(error.message, true);
     } finally {
-      this.button.disabled = false;
+      this.button.disabled = !this.form;
     }
   }
 
@@ -145,19 +146,19 @@ async function asked(model, made) {
   const id = `page-${MARK}-${(number += 1)}`;
   const began = performance.now();
   const headers = { "Content-Type": made.type, "X-Request-Id": id };
-  const answer = await (await ask(request.path, { method: "POST", headers, body: made.body })).json();
+  const answer = await content(await ask(request.path, { method: "POST", headers, body: made.body }), "json");
   return { request, answer, id, round_ms: performance.now() - began };
 }
 
 /** How far two models' answers are from each other, in a sentence: by all of their outputs, in full precision. */
-async function compared(models, told, made) {
+async function compared(told, made) {
   const whole = [];
   for (const { answer } of told) {
     const headers = { "Content-Type": made.type, Accept: "application/octet-stream" };
     const whence = `predict/${encodeURIComponent(answer.model)}`;
     const binary = await ask(whence, { method: "POST", headers, body: made.body });
     const length = Number(binary.headers.get("Inference-Header-Content-Length"));
-    whole.push(decode(await binary.arrayBuffer(), length));
+    whole.push(decode(await content(binary, "arrayBuffer"), length));
   }
   const [one, other] = told.map(({ answer }) => first(answer));
   const label = one === null ? "" : one === other ? "The top label is the same. " : "The top labels differ. ";

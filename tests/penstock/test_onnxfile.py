@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,13 +283,52 @@ def test_functions_that_double_at_each_step_are_refused(tmp_path: Path) -> None:
     onnxfile.examine(write(tmp_path, model([call], [], steps[:5])))
 
 
-def test_graphs_that_are_nested_without_end_are_refused(tmp_path: Path) -> None:
-    def field(number: int, content: bytes) -> bytes:
-        size, length = len(content), b""
-        while size > 127:
-            length, size = length + bytes([size & 127 | 128]), size >> 7
-        return bytes([number << 3 | 2]) + length + bytes([size]) + content
+def test_functions_of_one_name_for_several_types_are_taken_and_all_looked_through(tmp_path: Path) -> None:
+    calls = [helper.make_node("F", ["x"], ["y"], domain="mine") for _ in "ab"]
+    calls[1].overload = "of texts"
+    functions = [function("F", []), function("F", [])]
+    functions[1].overload = "of texts"
+    onnxfile.examine(write(tmp_path, model(calls, [], functions)))
+    functions[1].node.append(calls[0])
+    with pytest.raises(PenstockError, match="calls itself"):
+        onnxfile.examine(write(tmp_path, model(calls, [], functions)))
 
+
+def field(number: int, content: bytes) -> bytes:
+    size, length = len(content), b""
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def test_weights_whose_numbers_are_each_a_field_are_taken(tmp_path: Path) -> None:
+    """Readers of protocol buffers take repeated numbers one by one, too, whatever their schema says."""
+    head = declared([3]).SerializeToString()
+    for numbers in (b"\x25\0\0\x80\x3f" * 3, b"\x28\x05" * 3):
+        onnxfile.examine(write(tmp_path, field(7, field(5, head + numbers))))
+    with pytest.raises(PenstockError, match="declares 3 numbers"):
+        onnxfile.examine(write(tmp_path, field(7, field(5, head))))
+
+
+def test_a_forest_of_trees_is_looked_through_within_little_memory(tmp_path: Path) -> None:
+    """A million numbers and texts, each a field of its own; what comes after them is seen."""
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
+    node.attribute.append(helper.make_attribute("nodes_values", [1.5] * 400_000))
+    node.attribute.append(helper.make_attribute("nodes_nodeids", range(400_000)))
+    node.attribute.append(helper.make_attribute("nodes_modes", ["BRANCH_LEQ"] * 200_000))
+    path = write(tmp_path, model([node], []))
+    tracemalloc.start()
+    try:
+        onnxfile.examine(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    node.attribute[0].t.CopyFrom(declared([1 << 40], b""))
+    with pytest.raises(PenstockError, match="its weight 'w' declares"):
+        onnxfile.examine(write(tmp_path, model([node], [])))
+
+
+def test_graphs_that_are_nested_without_end_are_refused(tmp_path: Path) -> None:
     body = b""
     for _ in range(20_000):
         body = field(1, field(5, field(6, body)))

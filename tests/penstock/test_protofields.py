@@ -47,3 +47,19 @@ def test_a_field_that_may_be_there_once_is_not_taken_twice() -> None:
     assert protofields.once([memoryview(b"a")]) == b"a"
     with pytest.raises(ValueError, match="twice"):
         protofields.once([memoryview(b"a"), memoryview(b"b")])
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"\x08\x85\x01", b"\x3d\x0a\x01a\x0a", b"\x41" + b"\x0a" * 8, b"\x0a\x01b", b"\x80", b"\x0a"])
+    )
+)
+def test_numbers_that_are_passed_over_together_change_nothing_of_the_rest(pieces: list[bytes]) -> None:
+    message = memoryview(b"".join(pieces))
+    try:
+        one_by_one = [(number, bytes(c)) for number, c in protofields.fields(message) if not isinstance(c, int)]
+    except ValueError as error:
+        with pytest.raises(ValueError, match=str(error)):
+            list(protofields.parts(message))
+    else:
+        assert [(number, bytes(c)) for number, c in protofields.parts(message)] == one_by_one

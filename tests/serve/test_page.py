@@ -843,6 +843,60 @@ def test_a_server_that_has_ended_is_told_and_the_page_goes_on_once_it_is_back(
 
 
 @in_browser
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"body": '{"process": "'}, "The answer broke off, or is not this server's."),
+        ({"body": "<h1>Back soon</h1>", "content_type": "text/html"}, "The answer broke off, or is not this server's."),
+        (None, "The server does not answer."),
+    ],
+    ids=["cut off", "a proxy's", "none at all"],
+)
+def test_an_answer_that_is_none_is_told_and_the_page_goes_on(
+    server: Server, visit: Go, answer: dict[str, str] | None, told: str
+) -> None:
+    seen = visit(server).page
+    seen.evaluate("const full = AbortSignal.timeout; AbortSignal.timeout = (ms) => full.call(AbortSignal, ms / 15)")
+    seen.route("**/page/figures", lambda route: route.fulfill(**answer) if answer else None)
+    seen.wait_for_selector("#trouble:visible")
+    assert told in seen.inner_text("#trouble")
+    seen.unroute("**/page/figures")
+    seen.wait_for_selector("#trouble", state="hidden")
+
+
+@in_browser
+def test_a_model_that_goes_while_it_is_asked_is_told(tmp_path: Path, start_server: StartServer, visit: Go) -> None:
+    for name in ("one", "two"):
+        write_fake_artifact(tmp_path, name)
+    server = start_server(tmp_path)
+    seen = visit(server, "404")
+    held: list[Any] = []
+    seen.page.route("**/predict/one", lambda route: held.append(route))
+    seen.page.select_option("#other", "two")
+    seen.page.click("#try button[type=submit]")
+    server.ask("POST", "/v2/repository/models/two/unload", {})
+    seen.page.wait_for_selector("#model option[value=two]", state="detached")
+    held[0].continue_()
+    seen.page.wait_for_selector("#try .outcome.bad")
+    assert "two" in seen.page.inner_text("#try .outcome")
+
+
+@in_browser
+def test_a_model_called_as_what_every_object_has_is_counted_once_it_comes(server: Server, visit: Go) -> None:
+    counted = {"codes": {"200": 3}, "seconds": [3], "queue": [3], "compute": [3], "sizes": {"1": 3}, "waiting": 0}
+    looks = [
+        {"process": "a", "now_s": now_s, "models": models, "unknown": {}}
+        for now_s, models in enumerate([{}, {"constructor": counted}, {}])
+    ]
+    code = """async (looks) => {
+      const held = new (await import("/page/figures.js")).Looks();
+      looks.forEach((look) => held.add(look));
+      return held.points("constructor", [1]).map(({ answered, waiting }) => [answered, waiting]);
+    }"""
+    assert visit(server).page.evaluate(code, looks) == [[3, 0], [0, 0]]
+
+
+@in_browser
 def test_percentiles_are_those_of_the_values_that_were_counted(server: Server, visit: Go) -> None:
     seconds = np.random.default_rng(0).lognormal(-6, 1, 5000)
     counts = np.bincount(np.searchsorted(SECONDS, seconds), minlength=len(SECONDS) + 1)

@@ -33,6 +33,14 @@ def test_what_ends_without_an_answer_says_its_last_line(
     assert attempts.attempt_all([name], 1)[name].error == why
 
 
+@pytest.mark.parametrize("noise", ["bye", "5", '{"facts": 5}', '{"error": null}', "[]", ""])
+def test_what_a_library_says_after_the_answer_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noise: str
+) -> None:
+    python(monkeypatch, tmp_path, f"""echo '{{"facts": {{"version": "9"}}}}'; echo '{noise}'""")
+    assert attempts.attempt_all(["GPU"], 1)["GPU"].facts == {"version": "9"}
+
+
 def test_a_crash_is_told_by_its_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     python(monkeypatch, tmp_path, "ulimit -c 0; kill -SEGV $$")
     assert attempts.attempt_all(["GPU"], 1)["GPU"].error == "crashes (SIGSEGV)"
