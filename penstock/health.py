@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 
@@ -19,6 +20,8 @@ def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, s
     """Whether the server at `url` says it is ready, and its reason, in one line."""
     if not url.startswith(("http://", "https://")):
         return False, f"{url}: must begin with http:// or https://"
+    if not _is_address(url):
+        return False, f"{url}: must be an address such as http://127.0.0.1:8000"
     request = urllib.request.Request(f"{url.rstrip('/')}/v2/health/ready")  # noqa: S310 (http and https alone: see above)
     for name, value in access.headers.items():
         request.add_unredirected_header(name, value)  # the key is for this server alone
@@ -43,6 +46,14 @@ def own_url(environ: Mapping[str, str]) -> str:
     port = variables.told(environ, f"{variables.SERVE}_PORT") or "8000"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (where clients of all addresses are met)
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        return False
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -89,7 +89,9 @@ def _files() -> Finding:
     if 0 <= soft < _MANY_FILES:
         why = f"penstock serve takes {_MANY_FILES - 256:,} connections (--max-connections), each of which is one"
         most = _MANY_FILES if hard < 0 else min(hard, 65_536)
-        return Finding("machine", "open files", None, f"{soft:,} at once", why, f"ulimit -n {most}")
+        # Beyond the hard limit only who begins the process may go.
+        fix = f"ulimit -n {most}" if most >= _MANY_FILES else f"docker run --ulimit nofile={_MANY_FILES} …"
+        return Finding("machine", "open files", None, f"{soft:,} at once", why, fix)
     return Finding("machine", "open files", True, "as many as wanted" if soft < 0 else f"{soft:,} at once")
 
 

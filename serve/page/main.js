@@ -45,7 +45,7 @@ async function look() {
 }
 
 /** What the page is told of the server. A network that swallows the question must not keep it from asking again. */
-const told = async (path) => content(await ask(path, { signal: AbortSignal.timeout(LIMIT_MS) }), "json");
+const told = async (path) => content(await ask(path, { signal: AbortSignal.timeout(LIMIT_MS) }), (held) => held.json());
 
 /** Ask which models there are. */
 async function learn() {

@@ -37,10 +37,10 @@ export async function ask(path, { headers = {}, ...how } = {}) {
   throw new Refused(await reason(answer), answer.status, Number(answer.headers.get("Retry-After")) || 0);
 }
 
-/** What an answer holds, by the name of a method of its own: "json" or "arrayBuffer". Throws Refused. */
-export async function content(answer, form) {
+/** What `read` makes of an answer. Throws Refused where it breaks off, or cannot be read. */
+export async function content(answer, read) {
   try {
-    return await answer[form]();
+    return await read(answer);
   } catch {
     throw new Refused("The answer broke off, or is not this server's.", 0);
   }

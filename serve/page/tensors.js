@@ -30,6 +30,14 @@ function upper(bits) {
   return view.getFloat32(0);
 }
 
+/** An answer whose outputs' whole numbers are as they were written, which a Number would round beyond 2 ** 53. */
+export function exact(text) {
+  const answer = JSON.parse(text);
+  if (!answer.outputs || !JSON.rawJSON || !/[[,]-?\d{16,}[\],]/.test(text)) return answer;
+  const whole = (_, value, { source } = {}) => (/^-?\d{16,}$/.test(source) ? JSON.rawJSON(source) : value);
+  return { ...answer, outputs: JSON.parse(text, whole).outputs };
+}
+
 /** Outputs by name, each with its shape and its values; of texts the values are their bytes. */
 export function decode(buffer, json_length) {
   const { outputs } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 0, json_length)));

@@ -6,7 +6,7 @@ import { element, offer, say } from "./dom.js";
 import { brief } from "./figures.js";
 import { NAMES, form } from "./forms.js";
 import { Refused, ask, content, key } from "./server.js";
-import { decode, difference } from "./tensors.js";
+import { decode, difference, exact } from "./tensors.js";
 
 const TOP = 5;
 const MARK = [...crypto.getRandomValues(new Uint8Array(4))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -146,7 +146,8 @@ async function asked(model, made) {
   const id = `page-${MARK}-${(number += 1)}`;
   const began = performance.now();
   const headers = { "Content-Type": made.type, "X-Request-Id": id };
-  const answer = await content(await ask(request.path, { method: "POST", headers, body: made.body }), "json");
+  const sent = await ask(request.path, { method: "POST", headers, body: made.body });
+  const answer = await content(sent, async (held) => exact(await held.text()));
   return { request, answer, id, round_ms: performance.now() - began };
 }
 
@@ -158,7 +159,7 @@ async function compared(told, made) {
     const whence = `predict/${encodeURIComponent(answer.model)}`;
     const binary = await ask(whence, { method: "POST", headers, body: made.body });
     const length = Number(binary.headers.get("Inference-Header-Content-Length"));
-    whole.push(decode(await content(binary, "arrayBuffer"), length));
+    whole.push(decode(await content(binary, (held) => held.arrayBuffer()), length));
   }
   const [one, other] = told.map(({ answer }) => first(answer));
   const label = one === null ? "" : one === other ? "The top label is the same. " : "The top labels differ. ";

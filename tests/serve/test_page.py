@@ -897,6 +897,17 @@ def test_a_model_called_as_what_every_object_has_is_counted_once_it_comes(server
 
 
 @in_browser
+def test_whole_numbers_are_shown_as_the_model_answered_them(server: Server, visit: Go) -> None:
+    seen = visit(server).page
+    answer = '{"model":"m","outputs":{"y":[[9007199254740993,-9223372036854775808,0.1234567890123456789],["1"]]}}'
+    code = """async (text) => JSON.stringify((await import("/page/tensors.js")).exact(text).outputs.y)"""
+    assert seen.evaluate(code, answer) == '[[9007199254740993,-9223372036854775808,0.12345678901234568],["1"]]'
+    assert seen.evaluate(code, answer.replace("9007199254740993", "7")).startswith("[[7,-9223372036854775808,")
+    seen.evaluate("delete JSON.rawJSON")
+    assert seen.evaluate(code, answer).startswith("[[9007199254740992,")
+
+
+@in_browser
 def test_percentiles_are_those_of_the_values_that_were_counted(server: Server, visit: Go) -> None:
     seconds = np.random.default_rng(0).lognormal(-6, 1, 5000)
     counts = np.bincount(np.searchsorted(SECONDS, seconds), minlength=len(SECONDS) + 1)

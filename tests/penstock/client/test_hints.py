@@ -146,3 +146,10 @@ def test_who_may_not_know_why_a_server_is_not_ready_is_told_who_may(tmp_path: Pa
     assert "--key-file FILE or PENSTOCK_API_KEY" in hints.refusal("http://host", 503, body, Access())
     assert hints.refusal("http://host", 503, body, Access("k")) == ""
     assert hints.refusal("http://host", 503, b'{"error": "model \'m\' failed to load"}', Access()) == ""
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:abc", "http://127.0.0.1:99999", "http://[::1", "http://", "http://h:0"]
+)
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    assert health.ready(url, 5) == (False, f"{url}: must be an address such as http://127.0.0.1:8000")

@@ -80,3 +80,9 @@ def test_a_module_that_is_missing_over_there_is_named() -> None:
     found = attempts.attempt_all(["TensorRT, tensorrt"], 1)["TensorRT, tensorrt"]
     assert found.error
     assert not found.facts
+
+
+def test_a_server_is_tried_without_what_the_environment_tells_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_SERVE_KEYS", "PENSTOCK_SERVE_TLS_CERT"):
+        monkeypatch.setenv(name, "/of/a/container")
+    assert attempts.attempt_all([attempts.SERVING], 1)[attempts.SERVING].facts == {"answered": True}

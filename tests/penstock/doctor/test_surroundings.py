@@ -50,6 +50,11 @@ def test_few_open_files_are_told() -> None:
     assert files.fix.startswith("ulimit -n ")
 
 
+def test_more_open_files_than_the_process_may_ask_for_are_not_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert found("open files").fix == "docker run --ulimit nofile=4352 …"
+
+
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file" / "cache"))
