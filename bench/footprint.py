@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -75,7 +74,7 @@ def measure(found: Artifact, device: str, threads: int | None, batch: int) -> Fo
     except subprocess.TimeoutExpired:
         raise Died(f"loading and running it at batch {batch} did not end within {TIMEOUT_S} s") from None
     if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
+        name = parents.signal_name(done.returncode)
         raise Died(f"a process that loaded it and ran it at batch {batch} died of {name}; try a smaller --batch")
     try:
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

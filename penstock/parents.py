@@ -48,7 +48,15 @@ def end_with_parent() -> None:
 
 def fate(code: int) -> str:
     """How a process ended, by what `subprocess` has as its return code."""
-    return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"died of {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def signal_name(code: int) -> str:
+    """The signal that a process died of, by that return code; those for real time have numbers alone."""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def is_stopped(pid: int) -> bool:

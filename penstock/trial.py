@@ -6,7 +6,6 @@ python -m penstock.trial RUNTIME FILE DEVICE CARE [SIGNATURE-AS-JSON]
 from __future__ import annotations
 
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ def attempt(
         has = f"{machine.memory_bytes() / 1e9:,.1f} GB"
         raise PenstockError(f"{path.name}: {runtime} needs more memory for it than this machine has ({has})")
     if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
+        name = parents.signal_name(done.returncode)
         raise PenstockError(f"{path.name}: {runtime} crashes on it ({name}); try another --precision or --format")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import signal
 import socket
 import subprocess
 import threading
@@ -207,7 +206,7 @@ class IsolatedRunner(BaseRunner):
         code = self._process.returncode
         if code is None:
             return f"its process {self.pid} closed its sockets"
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        how = parents.signal_name(code) if code < 0 else f"exit status {code}"
         return f"its process {self.pid} ended: {how}"
 
     def _end(self, lanes: Sequence[_Lane]) -> None:

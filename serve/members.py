@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -107,4 +106,4 @@ class Member:
         self.again_at = time.monotonic() + _BACKOFF_S[min(self.deaths, len(_BACKOFF_S) - 1)]
         self.process, self.memory, self.open = None, None, 0
         self.ready = self.linked = False
-        return signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return parents.signal_name(code) if code < 0 else f"exit status {code}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from penstock import cache, cuda, engines, onnxfile
+from penstock import cache, cuda, engines, onnxfile, parents
 from penstock.errors import PenstockError
 from penstock.export.engine import remedies
 from penstock.export.engine.recipe import LATER_FILE, Recipe, check
@@ -188,7 +187,7 @@ def _failure(told: dict[str, Any], process: _Builder, name: str, graph: Path, re
         return f"{name} cannot build the engine: {remedies.of_message(refused['message'])}"
     if code < 0:
         last = (process.errors.strip().splitlines() or [""])[-1][:300]
-        died = signal.Signals(-code).name
+        died = parents.signal_name(code)
         if died == "SIGKILL":
             return f"{name}'s process was killed, as it is where memory runs out; --batch gives it less to hold"
         if died in ("SIGTERM", "SIGINT", "SIGHUP"):

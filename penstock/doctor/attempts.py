@@ -68,7 +68,7 @@ def _attempt(name: str) -> Outcome:
     except subprocess.TimeoutExpired:
         return Outcome(error=f"hangs: it was not done within {LIMIT_S:g} s")
     if done.returncode < 0:
-        return Outcome(error=f"crashes ({signal.Signals(-done.returncode).name})")
+        return Outcome(error=f"crashes ({parents.signal_name(done.returncode)})")
     # Libraries may print as they are imported, and once more as they end.
     for line in reversed(done.stdout.splitlines()):
         if (told := _told(line)) is not None:

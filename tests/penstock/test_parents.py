@@ -54,3 +54,11 @@ def test_a_process_whose_parent_is_gone_before_it_asks_ends_at_once() -> None:
 def test_nothing_changes_where_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_PARENT", raising=False)
     parents.end_with_parent()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(0, "ended with exit code 0"), (-9, "died of SIGKILL"), (-40, "died of signal 40")],
+)
+def test_how_a_process_ended_is_told_of_any_signal(code: int, told: str) -> None:
+    assert parents.fate(code) == told
