@@ -248,7 +248,7 @@ def test_an_interrupt_is_answered_in_a_word_and_keeps_what_was_finished(tmp_path
     ("section", "said"),
     [
         ('"optim.rate" = { low = 0.1, high = 0.2 }', r"sweep\.space\.optim\.rate: optim\.rate"),
-        ('"optim.lr" = { choices = [-1.0, 0.0] }', r"sweep\.space\.optim\.lr: optim\.lr: .*greater than 0"),
+        ('"optim.lr" = { choices = [-1.0, 0.0] }', r"sweep\.space\.optim\.lr: optim\.lr is 0\.0; it must be above 0"),
         ('"epochs.most" = { low = 1, high = 2 }', r"sweep\.space\.epochs\.most: epochs is 1, which has no most"),
     ],
 )
