@@ -17,6 +17,8 @@ _NOBODY = Access()
 
 def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, str]:
     """Whether the server at `url` says it is ready, and its reason, in one line."""
+    if "://" not in url:
+        url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
         return False, f"{url}: must begin with http:// or https://"
     request = urllib.request.Request(f"{url.rstrip('/')}/v2/health/ready")  # noqa: S310 (http and https alone: see above)
