@@ -62,7 +62,8 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
         try:
             return predict.image_inputs(model, [Picture(bytes(data))], bounds)
         except BadImage as error:
-            if kind != "application/x-www-form-urlencoded":
+            # So curl -d sends a file, and without its line ends and zeros, which pictures have.
+            if kind != "application/x-www-form-urlencoded" or set(bytes(data)) & set(b"\0\r\n"):
                 raise
             raise BadImage(f"{error}; curl's -d alters a file: send it with --data-binary @FILE") from None
 
