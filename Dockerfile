@@ -1,7 +1,7 @@
 # A serving image: penstock and one of its serving extras, without torch. docs/deploying.md says how to run it.
 #   docker build -t penstock .                                             onnxruntime on the CPU
 #   docker build -t penstock-gpu --build-arg EXTRAS=serve-gpu .            onnxruntime and TensorRT on NVIDIA's GPUs
-#   docker run --rm --read-only -p 8000:8000 -p 8001:8001 -v "$PWD/models:/models:ro" penstock
+#   docker run --rm --read-only -p 127.0.0.1:8000:8000 -v "$PWD/models:/models:ro" penstock
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build

@@ -212,7 +212,7 @@ def _said(choices: dict[Setting, Choice], best: Setting, result: Result) -> str:
         times = ratio(winner.cell.rounds, theirs.rounds).value
         against = f", by medians {times:.2f} times as fast as {result.reference}"
     text = (
-        f"fastest within an accuracy drop of {result.plan.budget:g}: {winner.name}, "
+        f"fastest{_kept(winner, result)}: {winner.name}, "
         f"{winner.cell.rows_per_second:,.0f} rows/s at {said(best, result)}{against}"
     )
     if choice.tied is not None:
@@ -221,6 +221,18 @@ def _said(choices: dict[Setting, Choice], best: Setting, result: Result) -> str:
         if one.winner.name != winner.name:
             text += f"; at {said(setting, result)} {one.winner.name}" + (f", as {_tie(one)}" if one.tied else "")
     return text
+
+
+def _kept(winner: Candidate, result: Result) -> str:
+    """Which bound the winner kept: that of accuracy, or, where there are no labels, of agreement with its source."""
+    held, theirs = next(row for row in result.rows if row.name == winner.name).score, _reference(result).score
+    if held is not None and held.accuracy is not None and theirs is not None and theirs.accuracy is not None:
+        return f" within an accuracy drop of {result.plan.budget:g}"
+    if winner.loss is None:
+        return " (accuracy not measured)"
+    return (
+        f" that agrees with its source on {100 * (1 - result.plan.budget):g}% of rows or more (accuracy not measured)"
+    )
 
 
 def _tie(choice: Choice) -> str:

@@ -38,6 +38,7 @@ from penstock.signature import Signature, first_message
 RECEIPT, GOLDEN, CONFIG = "penstock.json", "golden.npz", "config.pbtxt"
 # A receipt with many labels, a long plan and every distance is far from that.
 _MOST_RECEIPT_BYTES, _LAST_VERSION = 64 * 2**20, 999_999_999
+_MOST_TOLD = 8
 _GOLDEN_BYTES = 1 << 30
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -177,7 +178,7 @@ def read(folder: Path) -> Artifact:
         numbers = versions(folder)
         if not numbers:
             raise PenstockError(
-                f"{folder}: not an artifact: it holds neither {RECEIPT} nor a version folder such as 1/"
+                f"{folder}: not an artifact: it holds neither {RECEIPT} nor a version folder such as 1/{_held(folder)}"
             )
         folder = folder / str(numbers[-1])
     path = folder / RECEIPT
@@ -207,6 +208,13 @@ def read(folder: Path) -> Artifact:
         if tensor.name not in receipt.verification.limits:
             raise PenstockError(f"{path}: damaged receipt: output {tensor.name!r} has no limits")
     return Artifact(folder, receipt)
+
+
+def _held(folder: Path) -> str:
+    """Of a repository, its models."""
+    models = sorted(str(child) for child in folder.iterdir() if not child.name.startswith(".") and _is_model(child))
+    more = ", …" if len(models) > _MOST_TOLD else ""
+    return f"; it is a repository, name one of its models: {', '.join(models[:_MOST_TOLD])}{more}" if models else ""
 
 
 def versions(folder: Path) -> list[int]:

@@ -18,6 +18,8 @@ _NOBODY = Access()
 
 def ready(url: str, timeout_s: float, access: Access = _NOBODY) -> tuple[bool, str]:
     """Whether the server at `url` says it is ready, and its reason, in one line."""
+    if "://" not in url:
+        url = f"http://{url}"
     if not url.startswith(("http://", "https://")):
         return False, f"{url}: must begin with http:// or https://"
     if not _is_address(url):

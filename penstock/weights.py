@@ -123,7 +123,7 @@ def _unpickled(path: Path, allow_pickle: bool, model: str | None, say: Say) -> A
     except OSError as error:
         raise PenstockError(f"{path}: cannot be read: {error.strerror or error}") from None
     except Exception as error:  # a damaged file surfaces as EOFError, RuntimeError, KeyError, ValueError and others
-        raise PenstockError(f"{path}: truncated, damaged, or not a PyTorch checkpoint ({first_line(error)})") from None
+        raise PenstockError(f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_seen(path, error)})") from None
     say(f"{path}: --allow-pickle imports {len(needed)} names: {_some(needed) or 'none'}")
     try:
         return pickles.load(path, [*needed, *_harmless_names()], _of_main(needed, model))
@@ -191,6 +191,15 @@ def _damage(path: Path) -> str | None:
             return "it holds two entries of one name"
         wrong = archive.testzip()
         return None if wrong is None else f"the checksum of its entry {wrong!r} is wrong"
+
+
+def _seen(path: Path, error: Exception) -> str:
+    """What a file's first bytes tell, or else torch: the key that its unpickler lacked tells nobody anything."""
+    with path.open("rb") as file:
+        start = file.read(64)
+    if all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in start):
+        return f"it begins like text: {start[:20].decode()!r}"
+    return "its bytes are no pickle's" if isinstance(error, KeyError | IndexError) else first_line(error)
 
 
 def _reason(error: Exception) -> str:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 import penstock
 from penstock.errors import PenstockError
 from penstock.serve import answers, bodies, control, gauges, openapi, rights, slow, tritonmetrics
-from penstock.serve.errors import RequestError
+from penstock.serve.errors import RequestError, nearest_first
 from penstock.serve.gate import Gate
 from penstock.serve.gpus import Gpus
 from penstock.serve.limits import BodyLimit
@@ -94,7 +94,7 @@ def create_app(
     MultiPartParser.spool_max_size = bounds.max_body_bytes
     app = FastAPI(title="penstock", version=penstock.__version__, lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
-    _add_errors(app)
+    _add_errors(app, repository)
     _add_health(app, repository, metrics, gate, gather)
     control.add(app, repository, _reply, regions, tracer)
     slow.add(app, watch.slow, gather)
@@ -140,7 +140,7 @@ def create_front(
     MultiPartParser.spool_max_size = bounds.max_body_bytes
     app = FastAPI(lifespan=lifespan, openapi_url=None)
     app.add_middleware(BodyLimit, max_bytes=bounds.max_body_bytes)
-    _add_errors(app)
+    _add_errors(app, repository)
     _add_live(app)  # by which it is judged whether a server is to be ended: not while it begins its engine anew
     _add_predict(app, repository, watch, bounds)
     if page:
@@ -196,7 +196,7 @@ def _quoting(response: Response, record: Record) -> Response:
     return response
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, repository: Repository) -> None:
     async def known(request: Request, error: Exception) -> Response:
         record = Record(headers=dict(request.scope["headers"]))
         return _quoting(_error(error, record), record)
@@ -205,7 +205,7 @@ def _add_errors(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         message, headers = error.detail, dict(error.headers or {})
         if error.status_code == 404:
-            message = f"path {request.url.path!r} is unknown; /docs lists what there is"
+            message = f"path {request.url.path!r} is unknown; {_near(request.url.path, repository)}"
         elif error.status_code == 405:
             taken = _methods(app, request.url.path) or headers.get("Allow", "")
             headers["Allow"] = taken
@@ -215,6 +215,14 @@ def _add_errors(app: FastAPI) -> None:
     app.add_exception_handler(PenstockError, known)
     app.add_exception_handler(HTTPException, routing)
     app.add_exception_handler(Exception, known)
+
+
+def _near(path: str, repository: Repository) -> str:
+    """What could have been meant by a path that there is not."""
+    if path.rstrip("/") != "/predict":
+        return "/docs lists what there is"
+    # Whoever a gate lets come to an unknown path may see the repository's index, too.
+    return f"it is POST /predict/MODEL; {nearest_first('', [*repository.models, *repository.routes.held])}"
 
 
 def _methods(app: FastAPI, path: str) -> str:

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from penstock.preprocess import BadImage
 from penstock.preprocessing import Preprocess
 from penstock.serve import fields, inflating, predict, protocol, reader
 from penstock.serve.errors import RequestError
@@ -58,7 +59,13 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
             return predict.csv_inputs(model, bytes(data))
         if _is_json(data, kind):
             return predict.json_inputs(model, data, bounds)
-        return predict.image_inputs(model, [Picture(bytes(data))], bounds)
+        try:
+            return predict.image_inputs(model, [Picture(bytes(data))], bounds)
+        except BadImage as error:
+            # So curl -d sends a file, and without its line ends and zeros, which pictures have.
+            if kind != "application/x-www-form-urlencoded" or set(bytes(data)) & set(b"\0\r\n"):
+                raise
+            raise BadImage(f"{error}; curl's -d alters a file: send it with --data-binary @FILE") from None
 
     return await _decoded(times, asyncio.to_thread(decode))
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import os
+import shlex
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -272,7 +273,10 @@ def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:
 
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     if path.suffix != ".onnx":
-        raise PenstockError(f"{path}: a file to serve must be an .onnx file, or else an artifact's folder")
+        raise PenstockError(
+            f"{path}: a file to serve must be an .onnx file, or else an artifact's folder; a checkpoint is exported "
+            f"first: penstock export {shlex.quote(str(path))}"
+        )
     if not MODEL_NAME.fullmatch(path.stem):
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
     # Nobody vouches for a bare file, and a crash would take the other models along.

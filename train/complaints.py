@@ -108,8 +108,18 @@ def _unknown(place: Place, model: type[BaseModel]) -> str:
     meant = nearest(last, known)
     if meant is None and not outer:
         meant = _in_a_section(last, model)
-    hint = f"; did you mean {meant}?" if meant else ";"
-    return f"{place} is unknown{hint} {'.'.join(outer) or 'a recipe'} has: {', '.join(known)}"
+    hint = f"; did you mean {meant}?" if meant else _elsewhere(outer, last, model)
+    return f"{place} is unknown{hint or ';'} {'.'.join(outer) or 'a recipe'} has: {', '.join(known)}"
+
+
+def _elsewhere(outer: Sequence[str], name: str, model: type[BaseModel]) -> str:
+    """Where a field is that was looked for in another section: in the recipe itself, or in one other section."""
+    if not outer:
+        return ""
+    if name in model.model_fields and name not in sections(model):
+        return f"; {name} is a field of the recipe itself: --set {name}=…;"
+    homes = [section for section, kind in sections(model).items() if name in kind.model_fields]
+    return f"; did you mean {homes[0]}.{name}?" if len(homes) == 1 else ""
 
 
 def _in_a_section(name: str, model: type[BaseModel]) -> str | None:

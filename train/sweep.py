@@ -80,12 +80,17 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
         PenstockError: the recipe cannot be read, has no sweep, is for several devices, or has no such fields.
     """
     raw, changes = recipefiles.read(recipefiles.locate(recipe)), list(map(overrides.parse, settings))
+    if list(raw) == ["sweep"]:
+        raise PenstockError(
+            f"recipe {recipe}: has nothing but [sweep]; a whole recipe, to which it is added, is written by: "
+            "penstock train digits --show > mine.toml"
+        )
     job = recipes.make(raw, changes, {}, f"recipe {recipe}", f"penstock sweep {shlex.quote(recipe)}")
     wanted = job.sweep
     if wanted is None:
         raise PenstockError(
-            f"recipe {recipe}: has no section [sweep]; give it one, as in [sweep] and [sweep.space] with "
-            '"optim.lr" = { low = 1e-4, high = 1e-1, log = true }'
+            f"recipe {recipe}: has no section [sweep]; give it one, or its space alone: penstock sweep "
+            f"""{shlex.quote(recipe)} --set 'sweep.space={{"optim.lr"={{low=1e-4,high=1e-1,log=true}}}}'"""
         )
     if job.machine.nodes > 1 or job.machine.devices not in (1, "auto"):
         raise PenstockError(

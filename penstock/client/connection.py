@@ -153,7 +153,9 @@ class Server:
                 answer = self._once(method, path, body, headers or {})
             except ConnectionRefusedError:
                 if last or self._closed.is_set():
-                    raise Unreachable(f"{self.where}: nobody listens there; start it with: penstock serve") from None
+                    raise Unreachable(
+                        f"{self.where}: nobody listens there; start it with: penstock serve models/"
+                    ) from None
             except _LOST as error:
                 self._see_lost(error, final=last or self._closed.is_set())
             except TimeoutError:

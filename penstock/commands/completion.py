@@ -72,7 +72,9 @@ def architectures(incomplete: str) -> list[str]:
     """Models of torchvision and timm, those of penstock's own, and how a transformers folder is named."""
     zoo, colon, _ = incomplete.partition(":")
     if not colon:
-        return _beginning((*(f"{name}:" for name in _ZOOS), "transformers:", "penstock.train.nets:"), incomplete)
+        homes = _beginning((*(f"{name}:" for name in _ZOOS), "transformers:", "penstock.train.nets:"), incomplete)
+        # After a word that is the only one a shell writes a space, and this one's end is yet to come: it gets several.
+        return (architectures(homes[0]) or [f"{homes[0]}./", f"{homes[0]}/"]) if len(homes) == 1 else homes
     if zoo == "penstock.train.nets":
         listed = re.search(
             r"^__all__ = \[(.*?)\]", (_HOME / "train/nets/__init__.py").read_text(), re.MULTILINE | re.DOTALL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,6 +72,7 @@ def predict(
     def complain(line: str) -> None:
         print(printable(line), file=sys.stderr, flush=True)
 
+    _see_order(url, files)
     if _is_model(url):
         _only_of_servers(context, url)
         about, runner = checkpoints.opened(Path(url), _overridden(Path(url), model), tell=complain)
@@ -83,6 +85,18 @@ def predict(
         failed = run.predict(url, files, wishes, complain)
     if failed:
         raise typer.Exit(1)
+
+
+def _see_order(url: str, files: list[str]) -> None:
+    """See that no server stands among the files.
+
+    Raises:
+        PenstockError: one does.
+    """
+    server = next((word for word in files if word.startswith(("http://", "https://"))), None)
+    if server is not None and "://" not in url:
+        rest = shlex.join([url, *(word for word in files if word != server)])
+        raise PenstockError(f"the server comes first: penstock predict {server} {rest}")
 
 
 def _is_model(word: str) -> bool:

@@ -101,7 +101,8 @@ def check(
     conformance.show(verdicts, say)
     failed = sum(verdict.result == "failed" for verdict in verdicts)
     passed = sum(verdict.result == "passed" for verdict in verdicts)
+    skipped = len(verdicts) - passed - failed
     beside = "" if target.calls is None else f" and gRPC at {target.calls.address}"
-    say(f"{target.url}{beside}, on {target.name}: {passed} of {len(verdicts)} checks passed, {failed} failed")
+    say(f"{target.url}{beside}, on {target.name}: {passed} checks passed, {failed} failed, {skipped} skipped")
     if failed:
         raise typer.Exit(1)

@@ -25,7 +25,8 @@ def sweep(
 ) -> None:
     """Train a recipe with many values of some fields, and find the best. The same command goes on where it was stopped.
 
-    Example: `penstock sweep mine.toml --workers 4`
+    Examples: `penstock sweep mine.toml --workers 4` ·
+    `penstock sweep digits --trials 8 --set 'sweep.space={"optim.lr"={choices=[0.01,0.1]}}'`
     """
     sweeps = import_stage("penstock.train.sweep", "train")
     with terminal.one_interrupt():

@@ -10,10 +10,12 @@ import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from penstock import artifact
+from penstock.datasets import PICTURES
 from penstock.errors import PenstockError, printable, require
 from penstock.files import nearby, see_unpacked
 from penstock.inspection.artifacts import ENGINES, of_artifact, of_engine, of_repository, of_samples
@@ -22,6 +24,8 @@ from penstock.inspection.findings import Inspection, command, read_json, sized
 from penstock.inspection.folders import FOLDER_WEIGHTS, of_safetensors, of_transformers
 from penstock.inspection.onnx import of_onnx
 from penstock.inspection.programs import of_exported, of_torchscript
+
+_LOOKED_AT = 100
 
 
 def inspect(path: Path) -> Inspection:
@@ -68,8 +72,19 @@ def _folder(path: Path) -> Inspection:
         timms = "architecture" in content and not {"architectures", "model_type"} & content.keys()
         held = [path / name for name in FOLDER_WEIGHTS if (path / name).is_file()]
         return _file(held[0]) if timms and held else of_transformers(path, content)
-    models = artifact.find([path])
+    models = artifact.find([path], none_yet=_pictures(path))
+    if not models:
+        raise PenstockError(
+            f"{path}: a folder of pictures, which models are given: penstock predict MODEL {path}, "
+            f"and --data {path} of export, eval and bench"
+        )
     return of_artifact(path) if models == [path] else of_repository(path, models)
+
+
+def _pictures(path: Path) -> bool:
+    """Whether a folder holds pictures, or folders of them as classes are kept; a few files of each are looked at."""
+    folders = [path, *islice((child for child in path.iterdir() if child.is_dir()), _LOOKED_AT)]
+    return any(each.suffix.lower() in PICTURES for folder in folders for each in islice(folder.iterdir(), _LOOKED_AT))
 
 
 def _file(path: Path) -> Inspection:

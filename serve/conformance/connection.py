@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from penstock.client.access import Access, header
 from penstock.errors import PenstockError
-from penstock.serve.conformance.target import NUMPY, Answer, Failed, Skipped, Target
+from penstock.serve.conformance.target import NUMPY, Answer, Failed, Nobody, Skipped, Target
 
 # How long gRPC is looked for where nobody said that it is there.
 _LOOK_S = 3.0
@@ -46,6 +46,8 @@ def connect(
     try:
         target.server = dict(target.ask("GET", "/v2").json)
         names = [model] if model else _names(target)
+    except Nobody as error:
+        raise PenstockError(f"{target.url}: {error}") from None
     except (Failed, Skipped, KeyError, TypeError, ValueError, AttributeError) as error:
         raise PenstockError(f"{target.url}: speaks no Open Inference Protocol: {error}") from None
     if not any(_fits(target, name) for name in names):

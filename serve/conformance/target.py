@@ -32,6 +32,10 @@ class Failed(Exception):
     """The server does otherwise; the argument says what it did."""
 
 
+class Nobody(Failed):
+    """No process listens where the server was said to be."""
+
+
 class Skipped(Exception):
     """The server does not claim this, or has no model to try it on; the argument says which."""
 
@@ -136,7 +140,7 @@ class Target:
             # Once it has told what it is, a connection that breaks is the answer to what was sent.
             hint = "" if self.server else hints.wrong_scheme(self.url, error)
             if not self.server and isinstance(error, ConnectionRefusedError):
-                hint = "nobody listens there; start it with: penstock serve models/"
+                raise Nobody("nobody listens there; start it with: penstock serve models/") from None
             raise Failed(hint or f"does not answer: {type(error).__name__}: {why}") from None
 
     @property

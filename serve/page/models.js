@@ -83,11 +83,11 @@ const variant = ({ format, precision, runtime }) =>
 function accuracy(held) {
   if (!held) return [element("span", { class: "soft" }, "not recorded")];
   const share = (number) => `${(100 * number).toFixed(1)} %`;
-  const said =
-    held.of === "labels"
-      ? `source ${share(held.source)}; ${held.samples} labelled samples`
-      : `the same label as its source; ${held.samples} samples`;
-  return [share(held.share), " ", element("small", { class: "soft" }, said)];
+  const measured = held.of === "labels";
+  const said = measured
+    ? `source ${share(held.source)}; ${held.samples} labelled samples`
+    : `agrees with its source on ${share(held.share)} of ${held.samples} samples`;
+  return [measured ? share(held.share) : "–", " ", element("small", { class: "soft" }, said)];
 }
 
 function receipt(model) {

@@ -110,6 +110,22 @@ def test_the_verdict_keeps_the_budget(result: Result, budget: float, winner: str
     assert found["text"].startswith(f"fastest within an accuracy drop of {budget:g}: {winner}, ")
 
 
+def test_a_verdict_without_labels_claims_no_accuracy(result: Result) -> None:
+    for row in result.rows:
+        row.score = None
+    said = figures.as_dict(result)["verdict"]["text"]
+    assert said.startswith(
+        "fastest that agrees with its source on 99% of rows or more (accuracy not measured): digits-"
+    )
+    for row in result.rows:
+        distances = [one.model_copy(update={"agreement": None}) for one in row.artifact.receipt.verification.distances]
+        checked = row.artifact.receipt.verification.model_copy(update={"distances": distances})
+        receipt = row.artifact.receipt.model_copy(update={"verification": checked})
+        row.artifact = replace(row.artifact, receipt=receipt)
+    said = figures.as_dict(result)["verdict"]["text"]
+    assert said.startswith("fastest (accuracy not measured): digits-onnx-int8, ")
+
+
 def test_a_verdict_from_few_rounds_says_so(result: Result) -> None:
     for row in result.rows:
         row.cells[ONE].rounds = row.cells[ONE].rounds[:3]

@@ -677,7 +677,7 @@ def test_an_engine_says_which_tensorrt_made_it_and_that_it_needs_a_receipt(tmp_p
         ("a.onnx", b"", "is empty, 0 bytes"),
         ("a.pth", b"PK\x03\x04" + b"x" * 100, "truncated or damaged (its end is missing)"),
         ("a.npz", b"PK\x03\x04" + b"x" * 100, "truncated or damaged (its end is missing)"),
-        ("a.pth", b"hello", "not a PyTorch checkpoint"),
+        ("a.pth", b"hello world", "not a PyTorch checkpoint (it begins like text: 'hello world')"),
         ("a.onnx", b"hello", "not an ONNX model"),
         ("a.onnx", b"\x08\x08", "holds no graph"),
         ("a.txt", b"hello", "is none of what penstock knows"),
@@ -689,6 +689,12 @@ def test_an_engine_says_which_tensorrt_made_it_and_that_it_needs_a_receipt(tmp_p
 def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path, name: str, content: bytes, why: str) -> None:
     (tmp_path / name).write_bytes(content)
     assert why in refusal(tmp_path / name)
+
+
+def test_a_folder_of_pictures_is_no_place_to_export_into(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.JPG").write_bytes(b"")
+    assert f"a folder of pictures, which models are given: penstock predict MODEL {tmp_path}" in refusal(tmp_path)
 
 
 def test_missing_files_pipes_and_empty_folders_are_refused(tmp_path: Path) -> None:

@@ -198,6 +198,14 @@ def test_what_is_no_image_is_refused(server: Server, data: bytes, part: str, for
     refused(server.ask("POST", DIGITS, body, headers), 400, part)
 
 
+def test_a_picture_as_curl_s_d_sends_it_is_refused_with_the_option_that_leaves_it_whole(
+    server: Server, scan: bytes
+) -> None:
+    altered, kind = scan.translate(None, b"\0\r\n"), "application/x-www-form-urlencoded"
+    refused(server.ask("POST", DIGITS, altered, {"Content-Type": kind}), 400, "--data-binary @FILE")
+    assert server.ask("POST", DIGITS, scan, {"Content-Type": kind}).status == 200
+
+
 @pytest.mark.parametrize("share", [0.4, 0.7, 0.95])
 def test_a_truncated_image_is_refused(server: Server, png: Callable[[Any], bytes], share: float) -> None:
     whole = png(np.random.default_rng(0).integers(0, 255, (64, 64)))
@@ -743,7 +751,7 @@ def test_the_documentation_page_and_the_description_are_served(server: Server) -
     [
         ("GET", "/page", "'/page' is unknown"),
         ("GET", "/nothing/here", "'/nothing/here' is unknown"),
-        ("POST", "/predict", "'/predict' is unknown"),
+        ("POST", "/predict", "'/predict' is unknown; it is POST /predict/MODEL; the models are digits-onnx-fp16, "),
         ("POST", "/predict/nobody", "'nobody' is not served; the models are digits-onnx-fp16, "),
         ("POST", "/v2/models/nobody/infer", "'nobody' is not served"),
         ("GET", "/v2/models/nobody", "'nobody' is not served"),

@@ -397,7 +397,14 @@ def test_the_command_ends_with_1_where_a_check_fails() -> None:
 
 
 def test_who_speaks_no_such_protocol_is_told_so() -> None:
-    with pytest.raises(PenstockError, match="speaks no Open Inference Protocol: does not answer"):
+    with http_saying(200, []) as url, pytest.raises(PenstockError, match="speaks no Open Inference Protocol: "):
+        connect(url, None, 5)
+
+
+def test_an_address_where_nobody_listens_is_told_with_what_starts_a_server() -> None:
+    with pytest.raises(
+        PenstockError, match=r"^http://127\.0\.0\.1:9: nobody listens there; start it with: penstock serve"
+    ):
         connect("http://127.0.0.1:9", None, 1)
 
 

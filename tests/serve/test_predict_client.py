@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from penstock import health
 from penstock.client import run
 from penstock.client.connection import Patience
 
@@ -209,6 +210,17 @@ def test_the_only_model_is_taken_unasked(forms_repository: Path, start_server: S
     server = start_server(forms_repository / "digits-onnx-fp32")
     ran = Ran(pictures, server.url, "scans/first/00.png")
     assert (ran.code, len(ran.out)) == (0, 1)
+
+
+def test_a_server_behind_its_files_is_told_where_it_stands(pictures: Path) -> None:
+    ran = Ran(pictures, "scans", "http://127.0.0.1:9", "--retries", "0")
+    assert ran.code == 2
+    assert "the server comes first: penstock predict http://127.0.0.1:9 scans" in ran.err
+
+
+def test_health_takes_the_addresses_that_predict_takes(server: Server) -> None:
+    assert health.ready(server.url.removeprefix("http://"), 10) == (True, f"{server.url}: ready")
+    assert health.ready("ftp://127.0.0.1:9", 10) == (False, "ftp://127.0.0.1:9: must begin with http:// or https://")
 
 
 def test_nobody_there_is_told_after_the_retries(pictures: Path) -> None:

@@ -262,8 +262,21 @@ def test_a_field_that_takes_none_of_its_values_is_refused_before_anything_is_mad
 
 
 def test_a_recipe_without_a_sweep_is_refused_with_how_to_give_it_one(tmp_path: Path) -> None:
-    with pytest.raises(PenstockError, match=r"recipe digits: has no section \[sweep\]; give it one, as in"):
+    with pytest.raises(PenstockError, match=r"recipe digits: has no section \[sweep\]; give it one, or its") as caught:
         sweep.request("digits", [], None, 1, tmp_path)
+    *_, command = str(caught.value).partition("penstock sweep ")
+    name, option, space = shlex.split(command)
+    assert (name, option) == ("digits", "--set")
+    wanted = sweep.request(name, [space], 2, 1, tmp_path).recipe.sweep
+    assert wanted is not None
+    assert (list(wanted.space), wanted.trials) == (["optim.lr"], 2)
+
+
+def test_a_file_with_a_sweep_and_no_recipe_is_told_how_to_begin_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[sweep.space]\n"optim.lr" = { choices = [0.01, 0.1] }\n')
+    with pytest.raises(PenstockError, match=r"nothing but \[sweep\].*: penstock train digits --show > mine\.toml$"):
+        sweep.request(str(path), [], None, 1, tmp_path)
 
 
 def test_a_recipe_for_several_devices_is_refused_with_what_takes_their_place(tmp_path: Path) -> None:

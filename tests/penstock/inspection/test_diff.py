@@ -244,7 +244,7 @@ def test_paths_that_are_no_model_are_refused_on_either_side(repository: Path, tm
         (repository / FULL / "1" / "golden.npz", "must be an artifact's folder or an .onnx file that is there"),
         (damaged, "truncated, damaged, or not an ONNX model"),
         (empty, "not an artifact"),
-        (repository, "not an artifact"),
+        (repository, "it is a repository, name one of its models: "),
     ):
         for pair in ((path, repository / FULL), (repository / FULL, path)):
             said = refusal(*pair)
