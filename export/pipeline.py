@@ -21,7 +21,19 @@ from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line, nearest
-from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
+from penstock.export import (
+    capture,
+    choice,
+    formats,
+    fusion,
+    labels,
+    limits,
+    lowering,
+    proving,
+    record,
+    speed,
+    steadiness,
+)
 from penstock.export import graph as graphs
 from penstock.export import wire as wires
 from penstock.export.engine import recipe
@@ -162,12 +174,13 @@ def _chosen(request: Request, say: Say) -> Artifact:
 def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, str]] | None = None) -> _Job:
     started = time.perf_counter()
     origin = checkpoint.load(request.checkpoint, request.override, say)
+    say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
+    origin = replace(origin, card=labels.named(request, origin.card, say))
     card = origin.card
     wire = wires.of(request.checkpoint, card, pixels=request.pixels)
     given = None
     if request.data is not None:
         given = datasets.read(request.data, wire.card.preprocess, card.labels, task=card.task, dataset=card.dataset)
-    say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
     taking = replace(origin, card=wire.card)
     _check(request, taking, given, request.variants if needing_samples is None else needing_samples)
     given = None if given is None else wire.numbers(given)

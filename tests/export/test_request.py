@@ -77,6 +77,7 @@ requests = st.builds(
     road=st.sampled_from(["auto", "trace", "script"]),
     opset=st.none() | st.integers(13, 23),
     data=st.none() | names.map(lambda name: Path(f"{name}.npz")),
+    labels=st.none() | st.lists(names, min_size=1, max_size=3).map(",".join),
     max_error=st.none() | st.floats(0, 1),
     min_agreement=st.none() | st.floats(0, 1),
 )
