@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ def export(request: Request, say: Say) -> list[Artifact]:
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
     job = _prepare(request, say)
+    _refuse_unscaled(job)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
 
 
@@ -205,6 +207,20 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
     source = Source(module, origin.call, card.signature, calibration, samples, origin.kind, wire.image)
     seen = wire.reference(reference)
     return _Job(request, taking, source, terms, wire, seen, {**notes, "load_s": round(load_s, 3)})
+
+
+def _refuse_unscaled(job: _Job) -> None:
+    """Refuse int8 that lacks samples before the variants in front of it are made and published."""
+    request, source = job.request, job.source
+    if ("onnx", "int8") not in request.variants[1:] or source.calibration is not None or source.samples is None:
+        return
+    lacking = False
+    with suppress(Exception), tempfile.TemporaryDirectory() as work:  # the variant itself tells what is wrong then
+        lacking = lowering.scaled_before(
+            *(source.graph, source.signature, source.samples, request.calibration, Path(work))
+        )
+    if lacking:
+        raise PenstockError(lowering.needs_samples("int8"))
 
 
 def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Rows | None) -> Terms:
