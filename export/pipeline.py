@@ -77,14 +77,16 @@ class _Job:
     wire: Wire
     seen: Reference
     notes: dict[str, Any]
+    stage: Say = lambda stage: None
 
 
-def export(request: Request, say: Say) -> list[Artifact]:
+def export(request: Request, say: Say, stage: Say = lambda stage: None) -> list[Artifact]:
     """Export every variant that was asked for, each proven by the gate before it is published.
 
     Args:
         request: what to export, and how.
         say: told each step, in a line.
+        stage: told what is being done, before it is.
 
     Raises:
         PenstockError: the request, the checkpoint or the output folder is at fault.
@@ -101,7 +103,7 @@ def export(request: Request, say: Say) -> list[Artifact]:
     if request.formats == (AUTO,):
         if request.opset is not None or request.road != "auto":
             raise PenstockError("--format auto: takes no --opset, --trace and --script; they are of one format")
-        return [_chosen(request, say)]
+        return [_chosen(request, say, stage)]
     for name, precision in request.variants:
         formats.check(name, precision)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
@@ -115,7 +117,8 @@ def export(request: Request, say: Say) -> list[Artifact]:
         raise PenstockError(f"--{request.road}: is of TorchScript; --format torchscript takes it")
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
-    job = _prepare(request, say)
+    stage("loading, and measuring the source's own noise")
+    job = replace(_prepare(request, say), stage=stage)
     _refuse_unscaled(job)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
 
@@ -144,7 +147,7 @@ def _refuse_idle(request: Request) -> None:
         raise PenstockError(f"--calibration {request.calibration}: is of int8 and fp8, not of {asked}")
 
 
-def _chosen(request: Request, say: Say) -> Artifact:
+def _chosen(request: Request, say: Say, stage: Say) -> Artifact:
     """Export what may be fast here, measure it, and publish the fastest that is within the budget."""
     place = choice.device()
     able, refused = choice.candidates(request.precisions, place)
@@ -152,7 +155,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
     # Of the candidates those that lack samples fall out by themselves.
     job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say, needing_samples=())
     with artifact.draft(request.output) as folder:
-        inside = replace(job, request=replace(job.request, output=folder.parent / "candidates"))
+        inside = replace(job, stage=stage, request=replace(job.request, output=folder.parent / "candidates"))
         found = []
         for name, precision in able:
             try:
@@ -285,12 +288,15 @@ def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, d
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     request, reference = job.request, job.seen
     variant = request.variant_name(job.origin.card.name, name, precision)
+    place = f"{name} {precision}, {request.variants.index((name, precision)) + 1} of {len(request.variants)}"
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
         work.mkdir()
         started = time.perf_counter()
+        job.stage(f"{place}: writing")
         built = _write(job, variant, name, precision, folder, work, say)
         written = time.perf_counter()
+        job.stage(f"{place}: comparing with the source")
         try:
             verification, careful = _verify(job, built, folder, precision)
         except GateError as error:
@@ -302,6 +308,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             say(
                 f"{variant}: note: rows of a run share their scales; penstock serve gives each request a run of its own"
             )
+        job.stage(f"{place}: measuring its speed")
         timed = _timed(job, variant, built, folder, precision, work, say, careful=careful)
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))

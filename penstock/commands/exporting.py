@@ -202,7 +202,7 @@ def export(
         hardware_compat=hardware_compat,
         limit_s=build_limit,
     )
-    with working("exporting"):
+    with working("exporting") as stage:
         pipeline.export(
             pipeline.Request(
                 checkpoint=checkpoint,
@@ -227,6 +227,7 @@ def export(
                 defer=defer,
             ),
             say,
+            stage,
         )
 
 

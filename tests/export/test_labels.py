@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from penstock import artifact, cli
 from penstock.architecture import Architecture
 from penstock.card import Card
+from penstock.checkpoint import Override
 from penstock.errors import PenstockError
-from penstock.export import labels
+from penstock.export import labels, pipeline
 from penstock.export.request import Request
 from penstock.signature import BATCH, Signature, Tensor
 
@@ -159,6 +160,19 @@ class Net(nn.Module):
     def forward(self, x):
         return self.head(x)
 """
+
+
+def test_each_stage_of_an_export_is_told_with_its_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stagednet.py").write_text(NET)
+    torch.save({"head.weight": torch.eye(3, 4), "head.bias": torch.zeros(3)}, "a.pth")
+    told: list[str] = []
+    override = Override(model="./stagednet.py:Net", inputs=("x:float32[batch,4]",))
+    request = Request(Path("a.pth"), precisions=("fp32", "fp16"), override=override)
+    pipeline.export(request, lambda line: None, told.append)
+    steps = ("writing", "comparing with the source", "measuring its speed")
+    assert told[0].startswith("loading")
+    assert told[1:] == [f"onnx {name}, {n} of 2: {step}" for n, name in ((1, "fp32"), (2, "fp16")) for step in steps]
 
 
 def test_the_command_line_names_the_classes_of_an_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def asked(words: list[str]) -> Request:
     """What the command line makes of these words."""
     seen: list[Request] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "export", lambda request, say: seen.append(request))
+        patch.setattr(pipeline, "export", lambda request, say, stage: seen.append(request))
         done = CliRunner().invoke(cli.app, options.spelled_out(["export", *words]), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return seen[0]
