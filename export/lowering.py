@@ -84,7 +84,7 @@ def lower(
     source, least = qdq.named(graph), signature.min_batch
     counted = costs(source, take(samples.inputs, slice(least)), least, work)
     counted = replace(counted, width=2 if wish.precision in ("fp16", "bf16") else 1)
-    method = _method(wish, target, source, counted)
+    method = _method(wish.precision, wish.method, target, source, counted)
     lowering = _lowering(source, signature, samples, real, wish.precision, target, method, work)
     key = _key(source, signature, wish.precision, target, method, samples, real)
     trials = Trials(lowering, wish.judge, cache.key(key, wish.budget))
@@ -146,22 +146,35 @@ def needs_samples(precision: str) -> str:
     )
 
 
-def _method(wish: Wish, target: Target, source: Any, counted: Costs) -> str:
+def scaled_before(graph: Any, signature: Signature, samples: Rows, method: str, work: Path) -> bool:
+    """Whether int8 by onnxruntime measures its scales on samples, and not in each run.
+
+    Args:
+        graph: `onnx.ModelProto`, float32; left as it is.
+        signature: its inputs and outputs.
+        samples: what its cost is counted on.
+        method: the calibration that was asked for.
+        work: a folder for intermediate files.
+    """
+    source = qdq.named(graph)
+    counted = costs(source, take(samples.inputs, slice(signature.min_batch)), signature.min_batch, work)
+    return _method("int8", method, "onnxruntime", source, counted) != dynamic.METHOD
+
+
+def _method(precision: str, method: str, target: Target, source: Any, counted: Costs) -> str:
     """How scales are found: as the user says; else dynamically where products outweigh convolutions on the CPU."""
-    if wish.method == dynamic.METHOD:
-        if (wish.precision, target) != ("int8", "onnxruntime"):
-            raise PenstockError(
-                f"--calibration dynamic: is of int8 by onnxruntime, not of {wish.precision} for {target}"
-            )
-        return wish.method
-    if wish.method != AUTO:
-        calibration.check_method(wish.method)
-        return wish.method
-    if wish.precision == "int8" and target == "onnxruntime":
+    if method == dynamic.METHOD:
+        if (precision, target) != ("int8", "onnxruntime"):
+            raise PenstockError(f"--calibration dynamic: is of int8 by onnxruntime, not of {precision} for {target}")
+        return method
+    if method != AUTO:
+        calibration.check_method(method)
+        return method
+    if precision == "int8" and target == "onnxruntime":
         convolutions = [node.name for node in source.graph.node if node.op_type.startswith("Conv")]
         if dynamic.products(source) and counted.share(convolutions) < 0.5:
             return dynamic.METHOD
-    return _METHODS.get((wish.precision, target), "")
+    return _METHODS.get((precision, target), "")
 
 
 def _key(

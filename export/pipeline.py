@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,19 @@ from penstock.artifact import Artifact
 from penstock.checkpoint import Checkpoint
 from penstock.datasets import Rows
 from penstock.errors import GateError, PenstockError, Say, first_line, nearest
-from penstock.export import capture, choice, formats, fusion, limits, lowering, proving, record, speed, steadiness
+from penstock.export import (
+    capture,
+    choice,
+    formats,
+    fusion,
+    labels,
+    limits,
+    lowering,
+    proving,
+    record,
+    speed,
+    steadiness,
+)
 from penstock.export import graph as graphs
 from penstock.export import wire as wires
 from penstock.export.engine import recipe
@@ -64,14 +77,16 @@ class _Job:
     wire: Wire
     seen: Reference
     notes: dict[str, Any]
+    stage: Say = lambda stage: None
 
 
-def export(request: Request, say: Say) -> list[Artifact]:
+def export(request: Request, say: Say, stage: Say = lambda stage: None) -> list[Artifact]:
     """Export every variant that was asked for, each proven by the gate before it is published.
 
     Args:
         request: what to export, and how.
         say: told each step, in a line.
+        stage: told what is being done, before it is.
 
     Raises:
         PenstockError: the request, the checkpoint or the output folder is at fault.
@@ -88,7 +103,7 @@ def export(request: Request, say: Say) -> list[Artifact]:
     if request.formats == (AUTO,):
         if request.opset is not None or request.road != "auto":
             raise PenstockError("--format auto: takes no --opset, --trace and --script; they are of one format")
-        return [_chosen(request, say)]
+        return [_chosen(request, say, stage)]
     for name, precision in request.variants:
         formats.check(name, precision)
     if request.opset is not None and not {"onnx", "trt"} & set(request.formats):
@@ -102,7 +117,9 @@ def export(request: Request, say: Say) -> list[Artifact]:
         raise PenstockError(f"--{request.road}: is of TorchScript; --format torchscript takes it")
     if "torchscript" in request.formats:
         say("note: PyTorch has deprecated TorchScript; pt2 is its successor, and ONNX gives the same answers")
-    job = _prepare(request, say)
+    stage("loading, and measuring the source's own noise")
+    job = replace(_prepare(request, say), stage=stage)
+    _refuse_unscaled(job)
     return [_variant(job, name, precision, say) for name, precision in request.variants]
 
 
@@ -130,7 +147,7 @@ def _refuse_idle(request: Request) -> None:
         raise PenstockError(f"--calibration {request.calibration}: is of int8 and fp8, not of {asked}")
 
 
-def _chosen(request: Request, say: Say) -> Artifact:
+def _chosen(request: Request, say: Say, stage: Say) -> Artifact:
     """Export what may be fast here, measure it, and publish the fastest that is within the budget."""
     place = choice.device()
     able, refused = choice.candidates(request.precisions, place)
@@ -138,7 +155,7 @@ def _chosen(request: Request, say: Say) -> Artifact:
     # Of the candidates those that lack samples fall out by themselves.
     job = _prepare(replace(request, formats=tuple(dict.fromkeys(name for name, _ in able))), say, needing_samples=())
     with artifact.draft(request.output) as folder:
-        inside = replace(job, request=replace(job.request, output=folder.parent / "candidates"))
+        inside = replace(job, stage=stage, request=replace(job.request, output=folder.parent / "candidates"))
         found = []
         for name, precision in able:
             try:
@@ -162,12 +179,13 @@ def _chosen(request: Request, say: Say) -> Artifact:
 def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, str]] | None = None) -> _Job:
     started = time.perf_counter()
     origin = checkpoint.load(request.checkpoint, request.override, say)
+    say(f"{request.checkpoint}: {origin.card.architecture.target}, {origin.proof}")
+    origin = replace(origin, card=labels.named(request, origin.card, say))
     card = origin.card
     wire = wires.of(request.checkpoint, card, pixels=request.pixels)
     given = None
     if request.data is not None:
         given = datasets.read(request.data, wire.card.preprocess, card.labels, task=card.task, dataset=card.dataset)
-    say(f"{request.checkpoint}: {card.architecture.target}, {origin.proof}")
     taking = replace(origin, card=wire.card)
     _check(request, taking, given, request.variants if needing_samples is None else needing_samples)
     given = None if given is None else wire.numbers(given)
@@ -192,6 +210,20 @@ def _prepare(request: Request, say: Say, needing_samples: Sequence[tuple[str, st
     source = Source(module, origin.call, card.signature, calibration, samples, origin.kind, wire.image)
     seen = wire.reference(reference)
     return _Job(request, taking, source, terms, wire, seen, {**notes, "load_s": round(load_s, 3)})
+
+
+def _refuse_unscaled(job: _Job) -> None:
+    """Refuse int8 that lacks samples before the variants in front of it are made and published."""
+    request, source = job.request, job.source
+    if ("onnx", "int8") not in request.variants[1:] or source.calibration is not None or source.samples is None:
+        return
+    lacking = False
+    with suppress(Exception), tempfile.TemporaryDirectory() as work:  # the variant itself tells what is wrong then
+        lacking = lowering.scaled_before(
+            *(source.graph, source.signature, source.samples, request.calibration, Path(work))
+        )
+    if lacking:
+        raise PenstockError(lowering.needs_samples("int8"))
 
 
 def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Rows | None) -> Terms:
@@ -256,12 +288,15 @@ def _fused(request: Request, origin: Checkpoint, say: Say) -> tuple[nn.Module, d
 def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
     request, reference = job.request, job.seen
     variant = request.variant_name(job.origin.card.name, name, precision)
+    place = f"{name} {precision}, {request.variants.index((name, precision)) + 1} of {len(request.variants)}"
     with artifact.draft(request.output) as folder:
         work = folder.parent / "work"
         work.mkdir()
         started = time.perf_counter()
+        job.stage(f"{place}: writing")
         built = _write(job, variant, name, precision, folder, work, say)
         written = time.perf_counter()
+        job.stage(f"{place}: comparing with the source")
         try:
             verification, careful = _verify(job, built, folder, precision)
         except GateError as error:
@@ -273,6 +308,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
             say(
                 f"{variant}: note: rows of a run share their scales; penstock serve gives each request a run of its own"
             )
+        job.stage(f"{place}: measuring its speed")
         timed = _timed(job, variant, built, folder, precision, work, say, careful=careful)
         shutil.rmtree(work)
         golden = slice(min(GOLDEN_ROWS, reference.samples))

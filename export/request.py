@@ -20,7 +20,7 @@ class Request:
     """What the user asked for; one variant is made for each format and precision.
 
     `random_data`: scales are to be measured on random numbers, which `--data random` asks for. `pixels`: artifacts are
-    to take uint8 pictures, and decode them in their graphs.
+    to take uint8 pictures, and decode them in their graphs. `labels`: the names of classes, or a file of them.
     """
 
     checkpoint: Path
@@ -35,6 +35,7 @@ class Request:
     opset: int | None = None
     data: Path | None = None
     random_data: bool = False
+    labels: str | None = None
     max_error: float | None = None
     min_agreement: float | None = None
     accuracy_drop: float | None = None
@@ -79,6 +80,7 @@ class Request:
             ("--prefix", choice.prefix),
             *(("--allow-partial", pattern) for pattern in choice.partial),
             ("--data", "random" if self.random_data else _spelt(self.data)),
+            ("--labels", self.labels),
             ("--max-error", self.max_error),
             ("--min-agreement", self.min_agreement),
             ("--accuracy-drop", self.accuracy_drop),

@@ -120,7 +120,7 @@ def _root(
 
 
 # The usual options of those that have many.
-EXPORT = ("format", "precision", "output", "name", "model", "input", "data", "accuracy_drop")
+EXPORT = ("format", "precision", "output", "name", "model", "model_args", "input", "labels", "data", "accuracy_drop")
 SERVE = ("host", "port", "device", "instances", "workers", "mode", "route", "keys", "tls_cert", "tls_key")
 BENCH = ("seconds", "data", "batch", "device", "json", "html", "compare", "concurrency", "slo_ms")
 # --help lists them in this order.

@@ -140,7 +140,7 @@ def read(
         if path.suffix.lower() in sheets.SUFFIXES:
             return _from_sheet(path, preprocess, labels, task, dataset)
         return read_npz(path, task)
-    pictures, arrays = _pictures(path), sorted(path.glob("[!.]*.npy"))
+    pictures, arrays = pictures_in(path), sorted(path.glob("[!.]*.npy"))
     if pictures and arrays:
         raise PenstockError(f"--data {path}: holds pictures and .npy files; give a folder of the one or the other")
     if pictures:
@@ -180,7 +180,7 @@ def _from_sheet(
     return Rows(dict(inputs), answers)
 
 
-def _pictures(folder: Path) -> list[Path]:
+def pictures_in(folder: Path) -> list[Path]:
     """The pictures in a folder and the folders in it, but for hidden ones, in the order of their paths."""
     places = [folder, *(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))]
     return sorted(

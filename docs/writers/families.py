@@ -78,8 +78,9 @@ FAMILIES = (
     ),
     Family(
         "Export: what was asked for",
-        "export/request.py export/pipeline.py export/formats/* export/choice.py export/wire.py export/pictures.py "
-        "export/precision/* export/lowering.py export/limits.py export/reference.py export/speed.py export/judging.py",
+        "export/request.py export/pipeline.py export/labels.py export/formats/* export/choice.py export/wire.py "
+        "export/pictures.py export/precision/* export/lowering.py export/limits.py export/reference.py export/speed.py "
+        "export/judging.py",
         "A format cannot do what was asked, samples are missing for scales or for accuracy, or no plan is within the "
         "budget.",
         "Give real samples with `--data`; widen `--max-error` or `--accuracy-drop`; another format or precision. "

@@ -20,7 +20,7 @@ ModelOption = Annotated[
         help="Architecture: torchvision:resnet18, timm:NAME, transformers:FOLDER, pkg.nets:Net or ./net.py:Net.",
     ),
 ]
-ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, NAME=VALUE; may be repeated.")]
+ModelArgsOption = Annotated[list[str] | None, typer.Option(help="Its arguments, num_classes=5; may be repeated.")]
 InputOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -112,8 +112,8 @@ def export(
         list[str] | None,
         typer.Option(
             help="An input, image:float32[batch,3,224,224], where the file or library names none; may be repeated. "
-            "uint8: pictures as they are decoded, uint8 [batch,height,width,channels], and the recorded scaling and "
-            "normalising go into the graph."
+            "uint8: pictures as they are decoded, [batch,height,width,channels]; scaling and normalising go into the "
+            "graph."
         ),
     ] = None,
     ema: checkpoints.EmaOption = None,
@@ -128,6 +128,10 @@ def export(
             help="Real samples for the gate and for scales: .npz with each input by name, a folder of pictures, or a "
             ".csv of texts or table rows; `random` measures scales on random numbers.",
         ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Names of the classes: daisy,rose,tulip; or a .txt file, one a line, or a .json file."),
     ] = None,
     calibration: Annotated[
         str,
@@ -144,7 +148,7 @@ def export(
             min=0,
             max=100,
             help="Points of top-1 accuracy on labelled data that a lower precision may cost, instead of the gate's "
-            "limits; as few nodes stay in float32 as that takes.",
+            "limits.",
         ),
     ] = None,
     max_error: Annotated[
@@ -169,8 +173,8 @@ def export(
     Examples: `penstock export --format trt --fp16 ckpt.pth` ·
     `penstock export --format auto --accuracy-drop 0.5 ckpt.pth` ·
     `penstock export --int8 --accuracy-drop 0.5 --data pictures/ ckpt.pth` ·
-    `penstock export --model torchvision:resnet18 resnet18.pth` ·
-    `penstock export --format onnx,torchscript,pt2 --model timm:convnext_tiny convnext.safetensors` ·
+    `penstock export --model timm:convnext_tiny convnext.safetensors` ·
+    `penstock export --model torchvision:resnet18 --model-args num_classes=3 --labels daisy,rose,tulip flowers.pth` ·
     `penstock export --model ./net.py:Net --input "ids:int64[batch,seq]" --dim seq=1,128,512 ckpt.pth`
     """
     precisions = options.precisions(precision, fp16=fp16, bf16=bf16, int8=int8, fp8=fp8, tf32=tf32, best=best)
@@ -198,7 +202,7 @@ def export(
         hardware_compat=hardware_compat,
         limit_s=build_limit,
     )
-    with working("exporting"):
+    with working("exporting") as stage:
         pipeline.export(
             pipeline.Request(
                 checkpoint=checkpoint,
@@ -213,6 +217,7 @@ def export(
                 opset=opset,
                 data=None if data in (None, "random") else Path(str(data)),
                 random_data=data == "random",
+                labels=labels,
                 max_error=max_error,
                 min_agreement=min_agreement,
                 accuracy_drop=accuracy_drop,
@@ -222,6 +227,7 @@ def export(
                 defer=defer,
             ),
             say,
+            stage,
         )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from penstock.errors import printable
+from penstock.errors import Say, printable
 
 _SILENCE_S = 1.0
 
@@ -48,12 +48,12 @@ def one_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """A spinner on stderr while the block runs, where a person may be looking."""
+def working(what: str) -> Iterator[Say]:
+    """A spinner on stderr while the block runs, where a person may be looking; what it yields is told the stage."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda stage: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(f"{what} …"):
-        yield
+    with Console(stderr=True).status(f"{what} …") as shown:
+        yield lambda stage: shown.update(f"{what}: {stage} …")

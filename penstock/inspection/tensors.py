@@ -143,7 +143,9 @@ def export_road(
     model, known = _library_model(hint, tensors) if hint else ([], False)
     inputs = [] if known else ["--input", _guessed_input(tensors, ordered=ordered)]
     words = [*options, *(model or ["--model", "MODEL"]), *inputs]
-    needs = (*(() if model else (_MODEL,)), *(() if known else (INPUTS,)))
+    pictures = not model and "HEIGHT" in inputs[-1]
+    wanted = f"{INPUTS}; no --input is needed for image classifiers of torchvision: and timm:" if pictures else INPUTS
+    needs = (*(() if model else (_MODEL,)), *(() if known else (wanted,)))
     return _Road(command("export", "--format", "onnx", *words, path), needs, " ".join(model))
 
 

@@ -402,6 +402,8 @@ def test_int8_without_real_samples_is_refused_with_the_way_to_give_them(theirs: 
         assert part in str(caught.value)
     with pytest.raises(PenstockError, match=r"int8 needs real samples .*--data FILE\.npz"):
         export(Request(theirs, override=THEIRS, precisions=("int8",)))
+    with no_writing(), pytest.raises(PenstockError, match=r"int8 needs real samples .*--data FILE\.npz"):
+        export(Request(theirs, override=THEIRS, precisions=("fp32", "fp16", "int8")))
     assert not Path("models").exists() or not list(Path("models").iterdir())
 
 

@@ -24,7 +24,7 @@ def asked(words: list[str]) -> Request:
     """What the command line makes of these words."""
     seen: list[Request] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "export", lambda request, say: seen.append(request))
+        patch.setattr(pipeline, "export", lambda request, say, stage: seen.append(request))
         done = CliRunner().invoke(cli.app, options.spelled_out(["export", *words]), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return seen[0]
@@ -77,6 +77,7 @@ requests = st.builds(
     road=st.sampled_from(["auto", "trace", "script"]),
     opset=st.none() | st.integers(13, 23),
     data=st.none() | names.map(lambda name: Path(f"{name}.npz")),
+    labels=st.none() | st.lists(names, min_size=1, max_size=3).map(",".join),
     max_error=st.none() | st.floats(0, 1),
     min_agreement=st.none() | st.floats(0, 1),
 )

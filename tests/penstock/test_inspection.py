@@ -100,6 +100,7 @@ def test_a_bare_state_dict_is_told_by_its_tensors(tmp_path: Path) -> None:
     assert "prefix" not in found.facts
     assert shlex.split(found.next[0])[-3:] == ["--input", "INPUT:float32[batch,3,HEIGHT,WIDTH]", str(found.path)]
     assert any("--model torchvision:NAME" in need for need in found.needs)
+    assert found.needs[-1].endswith("; no --input is needed for image classifiers of torchvision: and timm:")
     assert found.promises == ("holds tensors and plain values alone: opening it runs no code",)
 
 
