@@ -175,7 +175,8 @@ def _repeat(attempt: Callable[[], str], rate: float, aim: Aim, over: Event, tall
         try:
             tally.add(attempt())
         except OSError as error:
-            tally.add("broken", note=str(error))
+            if aim.value:  # those that begin while it is taken away find nobody
+                tally.add("broken", note=str(error))
 
     while not over.is_set():
         moment += 1 / rate
