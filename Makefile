@@ -64,8 +64,8 @@ lock: .venv/.uv
 	$(MAKE) deploy/build.lock deploy/serve.lock deploy/serve-gpu.lock
 
 # For every Python from 3.11 on and every platform; no word of where packages were fetched.
-PIN := $(BIN)/uv --no-config pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-  --no-annotate --custom-compile-command "make lock"
+PIN := $(BIN)/uv --no-config pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --custom-compile-command "make lock"
 COMMA := ,
 
 deploy/build.lock: | .venv/.uv

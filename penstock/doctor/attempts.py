@@ -106,8 +106,9 @@ def _serve() -> Outcome:
             try:
                 answer = _asked(process.stdout)
             finally:
-                late.cancel()
                 process.terminate()
+                process.wait()  # one that does not listen is killed when its time is over
+                late.cancel()
         if answer is not None:
             return answer
         said.seek(0)
