@@ -56,6 +56,12 @@ def cells(workers: int, quick: bool) -> list[Cell]:
     return [*found, Cell(f"wire, {workers} front ends", (*family, "--instances", "3"), "64,512", wire=True)]
 
 
+def told(words: str) -> Cell:
+    """A cell of the command line: NAME;OPTIONS;LOOPS[;poisson]."""
+    name, options, loops, *poisson = words.split(";")
+    return Cell(name, tuple(shlex.split(options)), loops, wire=name.startswith("wire"), poisson=bool(poisson))
+
+
 @contextmanager
 def serving(command: list[str], ready: str) -> Iterator[int]:
     """A server, once it is ready; its process."""
@@ -130,11 +136,12 @@ def shown(name: str, run: dict[str, Any], rows: int, used: dict[str, float], wal
     requests = max(1.0, run["throughput_per_s"] * wall_s)
     cost = ", ".join(f"{kind} {1e6 * taken / requests:.0f}" for kind, taken in sorted(used.items()))
     median, worst = ("-" if run[key] is None else f"{1e3 * run[key]:.2f}" for key in ("median_s", "p99_s"))
+    stages = ", ".join(f"{stage} {1e3 * taken:.1f}" for stage, taken in (run.get("stages_s") or {}).items() if taken)
     load = run["mode"] if run["rate_per_s"] is None else f"{run['mode']} {run['rate_per_s']:.0f}/s"
     print(
         f"{name:28} {load:16} {run['concurrency']:5} {rows * run['throughput_per_s']:9.0f} rows/s  p50 {median:>7} p99 "
         f"{worst:>7} ms  failed {sum(run['failures'].values())}  generators {run['generator']['cores']:.1f} cores  "
-        f"{'VOID ' if run['void'] else ''}us/request: {cost}",
+        f"{'VOID ' if run['void'] else ''}us/request: {cost}  mean ms: {stages}",
         flush=True,
     )
 
@@ -170,7 +177,15 @@ def measured(cell: Cell, model: str, path: str, args: argparse.Namespace) -> lis
             ask(options, 8 if "--rows" in options else 1)
         if cell.poisson and best:
             ask(("--rate", f"{0.7 * best:.0f}", "--poisson", "--connections", "4096"))
+            show_slowest(5)
     return found
+
+
+def show_slowest(count: int) -> None:
+    """Where the time of the slowest requests went."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/debug/slow", timeout=30) as answer:  # noqa: S310
+        for held in json.load(answer)["requests"][:count]:
+            print("    ", ", ".join(f"{key} {held[key]}" for key in held if key.endswith("_ms") or key == "when"))
 
 
 def rival(command: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -204,6 +219,12 @@ def main() -> None:
     parser.add_argument("--wire", type=Path)
     parser.add_argument("--rival", action="append", default=[], metavar="SETTINGS;COMMAND")
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument(
+        "--cell",
+        action="append",
+        metavar="NAME;OPTIONS;LOOPS[;poisson]",
+        help="these in place of the usual: NAME, options of serve, and connections: 'alone;--isolate;512,1024'",
+    )
     parser.add_argument("--processes", type=int, default=4, help="of the generator")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=1)
@@ -214,7 +235,7 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     try:
         for _ in range(args.turns):
-            for cell in cells(args.workers, args.quick):
+            for cell in [told(each) for each in args.cell or ()] or cells(args.workers, args.quick):
                 if not cell.wire:
                     found += measured(cell, name, str(args.artifact), args)
                 elif args.wire is not None:
