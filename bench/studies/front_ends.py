@@ -183,7 +183,7 @@ def measured(cell: Cell, model: str, path: str, args: argparse.Namespace) -> lis
 
 def show_slowest(count: int) -> None:
     """Where the time of the slowest requests went."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/debug/slow", timeout=30) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/debug/slow", timeout=30) as answer:
         for held in json.load(answer)["requests"][:count]:
             print("    ", ", ".join(f"{key} {held[key]}" for key in held if key.endswith("_ms") or key == "when"))
 
