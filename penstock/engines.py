@@ -72,6 +72,13 @@ def strongly_typed(trt: Any) -> bool:
     return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
 
 
+def keep_to_own_tactics(trt: Any, config: Any) -> None:
+    """Have a builder leave cuBLAS and cuDNN alone: TensorRT 8 asks for them and does not bring them, newer ones do."""
+    if not strongly_typed(trt):
+        names = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+        config.set_tactic_sources(sum(1 << int(getattr(trt.TacticSource, name)) for name in names))
+
+
 def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:
     """Why an engine with these build facts cannot run on a GPU of this machine, or None.
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.engines import flavor_of, strongly_typed
+from penstock.engines import flavor_of, keep_to_own_tactics, strongly_typed
 from penstock.engines import log as engine_log
 from penstock.export.engine.recipe import LATER_FILE, Recipe
 
@@ -134,10 +134,7 @@ def _tensors(trt: Any, network: Any) -> list[tuple[str, str, list[int]]]:
 def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
     """Set what the recipe asks for; the names of the builder flags that are set then."""
     wanted = [] if strongly_typed(trt) else list(_ALLOWED[recipe.precision])
-    if not strongly_typed(trt):
-        # cuBLAS and cuDNN tactics need libraries that TensorRT 8 does not bring itself.
-        names = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-        config.set_tactic_sources(sum(1 << int(getattr(trt.TacticSource, name)) for name in names))
+    keep_to_own_tactics(trt, config)
     if hasattr(trt.BuilderFlag, "TF32"):
         config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32: TF32 keeps 10 bits of the mantissa
     wanted += ["TF32"] if recipe.precision == "tf32" else []

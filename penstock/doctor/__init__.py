@@ -134,7 +134,8 @@ def _runtime(
             return Finding("runtimes", name, False if wanted else None, "", why, fix)
         return Finding("runtimes", name, None, version, "not tried" if quick else "no GPU")
     if outcome.error:
-        return Finding("runtimes", name, False if wanted else None, version or "", outcome.error, fix)
+        again = fix if version is None else _again(fix)
+        return Finding("runtimes", name, False if wanted else None, version or "", outcome.error, again)
     return Finding("runtimes", name, True, _told(outcome, version))
 
 
@@ -160,14 +161,25 @@ def _stage(name: str, extra: str, tried: dict[str, Outcome], *, quick: bool) -> 
             return Finding("stages", name, True, _UNTRIED)
         return Finding("stages", name, False, "", "its packages are not installed", packages.install(extra))
     if outcome.error:
-        again = packages.install(extra).replace("install ", "install --force-reinstall ", 1)
-        return Finding("stages", name, False, "", outcome.error, packages.install(extra) if outcome.missing else again)
+        install = packages.install(extra)
+        return Finding("stages", name, False, "", outcome.error, install if outcome.missing else _again(install))
     did: dict[str, Callable[[], str]] = {"serve": lambda: "a server began, answered over HTTP, and ended"}
     told = did.get(name, lambda: "all that it needs is there, and imports")()
     return Finding("stages", name, True, f"{told}, {outcome.seconds:.1f} s")
 
 
+def _again(install: str) -> str:
+    """The command that installs anew what is there and does not work; one that removes something first does so."""
+    return (
+        install.replace("pip install ", "pip install --force-reinstall ", 1) if install.startswith("pip i") else install
+    )
+
+
 def _extra(name: str, purpose: str) -> Finding:
+    if packages.requirements() is None:
+        return Finding(
+            "extras", name, None, purpose, "penstock itself is not installed here, and so not what this needs"
+        )
     lacks = packages.needed(name)
     if lacks:
         return Finding("extras", name, False if lacks.old else None, purpose, str(lacks), packages.install(name))

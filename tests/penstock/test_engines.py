@@ -291,3 +291,22 @@ def test_the_drivers_version_is_read_of_either_kernel_module(
     bindings(None, said)
     machine("tensorrt", gpus=[A10])
     assert cuda.facts() == {"gpu": "NVIDIA A10", "compute_capability": "8.6", "cuda": "13.1", "driver": version}
+
+
+class _Config:
+    """What is set of a builder's configuration."""
+
+    sources: int | None = None
+
+    def set_tactic_sources(self, sources: int) -> None:
+        self.sources = sources
+
+
+def test_tensorrt_8_is_kept_to_tactics_that_need_no_other_library() -> None:
+    sources = {"CUBLAS": 0, "CUBLAS_LT": 1, "CUDNN": 2, "EDGE_MASK_CONVOLUTIONS": 3, "JIT_CONVOLUTIONS": 4}
+    old = SimpleNamespace(NetworkDefinitionCreationFlag=SimpleNamespace(), TacticSource=SimpleNamespace(**sources))
+    new = SimpleNamespace(NetworkDefinitionCreationFlag=SimpleNamespace(STRONGLY_TYPED=1))
+    for trt, due in ((old, 0b11000), (new, None)):
+        config = _Config()
+        engines.keep_to_own_tactics(trt, config)
+        assert config.sources == due

@@ -178,3 +178,22 @@ def test_json_holds_the_versions_of_what_penstock_uses() -> None:
 def test_the_table_is_ascii_but_for_names(capsys: pytest.CaptureFixture[str]) -> None:
     report.show([Finding("stages", "serve", True, "fine"), Finding("extras", "otel", None, "", "not there", "fix it")])
     assert capsys.readouterr().out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("held", "fix"), [("8.6.0", "pip install --force-reinstall tensorrt"), (None, "pip install tensorrt")]
+)
+def test_what_is_installed_and_fails_is_to_be_installed_anew(
+    monkeypatch: pytest.MonkeyPatch, held: str | None, fix: str
+) -> None:
+    monkeypatch.setattr(packages, "version", lambda _: held)
+    tried = {"TensorRT, tensorrt": Outcome(error="TensorRT could not enqueue the batch")}
+    found = named(doctor._runtimes(tried, "580.1", quick=False), "runtimes", "TensorRT, tensorrt")
+    assert (found.works, found.fix) == (False, fix)
+
+
+def test_of_extras_nothing_is_claimed_where_penstock_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "requirements", lambda: None)
+    found = doctor._extra("parquet", "tables in Parquet files")
+    assert found.works is None
+    assert "penstock itself is not installed here" in found.why
