@@ -6,8 +6,9 @@ OUTPUT is a folder: `train_gpu.json` is written there after each measurement, so
 a  Fashion-MNIST on one GPU: seconds, accuracy on the test part, samples/s, how busy the GPU was, memory.
 b  precisions (fp32, tf32, fp16 with its scaler, bf16), channels last, torch.compile, copying ahead or not: samples/s,
    losses.
-c  one GPU and two, a ResNet-50 on pictures of 224 x 224 from memory, BatchNorm synchronised: samples/s; two GPUs that
-   are ended by SIGTERM and go on: the same losses and weights as without.
+c  one GPU and two, a ResNet-50 on pictures of 224 x 224 from memory, BatchNorm's statistics of each GPU's own and of
+   all: samples/s, beside those of DDP's bare loop (ddp_bare.py), which is the ceiling; two GPUs that are ended by
+   SIGTERM and go on: the same losses and weights as without.
 d  two runs with machine.deterministic, and one that is ended and goes on: the same weights, to the bit.
 
 --tiny takes few samples and small networks, to see on a CPU that it works: --device cpu --tiny.
@@ -152,7 +153,7 @@ def history(folder: Path) -> list[dict[str, float]]:
 
 @contextmanager
 def busy() -> Iterator[list[float]]:
-    """How busy GPU 0 is meanwhile, 0 to 1, by NVML or nvidia-smi, twice a second; empty where neither is there."""
+    """How busy the first GPU is meanwhile, 0 to 1, by NVML or nvidia-smi, twice a second; empty without either."""
     shares: list[float] = []
     ask, ended = asker(), threading.Event()
 
@@ -170,18 +171,31 @@ def busy() -> Iterator[list[float]]:
 
 
 def asker() -> Callable[[], float] | None:
+    # NVML numbers all of the machine's, whatever CUDA is to see of them.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    first = int(seen) if seen.isdigit() else 0
     try:
         import pynvml  # type: ignore[import-untyped]
 
         pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(first)
         return lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100
     except Exception:
         program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    words = [program, "--id=0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    words = [program, f"--id={first}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
     return lambda: float(subprocess.run(words, capture_output=True, text=True, check=True).stdout) / 100  # noqa: S603
+
+
+def bare() -> dict[str, Any]:
+    """What torch's own loop does of the same on this machine."""
+    script = Path(__file__).with_name("ddp_bare.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=RUN_S, check=False)  # noqa: S603
+    if done.returncode:
+        raise RuntimeError(done.stderr[-1500:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def cut(folder: Path, changes: list[str]) -> dict[str, Any]:
@@ -276,14 +290,15 @@ class Study:
         few = self.output / "noise" if self.tiny else noise(self.output / "few", 20_000, 500)
         changes = [*self.common[:1], f"dataset.path={json.dumps(str(few))}", *self.common[4:], "epochs=2", *big]
         rates = {}
-        for count in (1, 2):
-            name = f"c {count} x resnet-50"
-            job = [*changes, f"machine.devices={count}"]
-            self.keep(name, partial(ran, self.output / "c", job, same=True, rows=each))
-            rates[count] = self.found[name].get("samples_per_s", 0.0)
-        if all(rates.values()):
-            ratio = rates[2] / rates[1]
-            self.keep("c ratio", lambda: {"ratio": round(ratio, 3), "reached": ratio >= WANTED_RATIO})
+        for name, count, together in (("1", 1, False), ("2", 2, False), ("2, statistics of all", 2, True)):
+            job = [*changes, f"machine.devices={count}", f"machine.sync_batchnorm={str(together).lower()}"]
+            self.keep(f"c {name} x resnet-50", partial(ran, self.output / "c", job, same=True, rows=each))
+            rates[name] = self.found[f"c {name} x resnet-50"].get("samples_per_s", 0.0)
+        if one := rates.pop("1"):
+            ratios = {name: round(rate / one, 3) for name, rate in rates.items()}
+            self.keep("c ratio", lambda: {**ratios, "reached": ratios["2"] >= WANTED_RATIO})
+        if self.device != "cpu":
+            self.keep("c bare", bare)
 
         def ended() -> dict[str, Any]:
             job = [*self.changes(4), "machine.devices=2", "machine.deterministic=true"]
