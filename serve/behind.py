@@ -13,7 +13,7 @@ MOST_HEAD = 65_536
 _MOST_FRAMING = 16
 # The event loop looks at others each time that so much has come of one client: it would go on as long as there is more,
 # and an answer takes some five of its turns, each as long as all clients take who send much. With four times as much,
-# three of them made every 50th answer of others wait 5 ms and more; what they send takes no longer (bench/serving/soak.txt).
+# three of them made every 50th answer of others wait 5 ms and more; theirs come no later (bench/serving/soak.txt).
 TURN = 2**17
 LONG_HEAD = f"the headers are over the limit of {MOST_HEAD} bytes"
 

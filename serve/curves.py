@@ -36,6 +36,9 @@ class Curve:
 
     def __init__(self) -> None:
         self._kinds: dict[Hashable, dict[int, _Least]] = {}
+        # What was asked of a kind since its measurements changed, by rows, and until when that holds: every request
+        # that comes while many wait asks, and looking through some hundred sizes takes longer than all else it costs.
+        self._asked: dict[Hashable, tuple[float, dict[int, float]]] = {}
         # The longest of this window, and of the one before.
         self._since, self._longest_s, self._former_s = 0.0, 0.0, 0.0
 
@@ -50,6 +53,7 @@ class Curve:
         if sizes is None:
             if len(self._kinds) >= _MOST_KINDS:
                 self._kinds.clear()
+                self._asked.clear()
             sizes = self._kinds[kind] = {}
         if now - self._since > _WINDOW_S:
             self._former_s = self._longest_s if now - self._since <= 2 * _WINDOW_S else 0.0
@@ -62,12 +66,26 @@ class Curve:
             sizes[rows] = _Least(now, seconds, held.current, 1, held.count)
         else:
             held.count += 1
-            if seconds < held.current:
-                held.current = seconds
+            if seconds >= held.current and held.count + held.former_count > _LEAST_SAMPLES:
+                return  # nothing that was found is different now
+            held.current = min(held.current, seconds)
+        self._asked.pop(kind, None)
 
     def at_least(self, kind: Hashable, rows: int, now: float) -> float:
         """Seconds that a batch of so many rows takes at least; 0 where too little is known of its kind."""
-        known = {size: held for size, held in self._kinds.get(kind, {}).items() if now - held.since <= 2 * _WINDOW_S}
+        if kind not in self._kinds:
+            return 0.0
+        until, found = self._asked.get(kind, (now, {}))
+        if now >= until:
+            fresh = [held.since for held in self._kinds[kind].values() if now - held.since <= 2 * _WINDOW_S]
+            until, found = min(fresh, default=now) + 2 * _WINDOW_S, {}
+            self._asked[kind] = until, found
+        if rows not in found:
+            found[rows] = self._look(kind, rows, now)
+        return found[rows]
+
+    def _look(self, kind: Hashable, rows: int, now: float) -> float:
+        known = {size: held for size, held in self._kinds[kind].items() if now - held.since <= 2 * _WINDOW_S}
         below = max((size for size in known if size <= rows), default=None)
         if below is None:
             return 0.0

@@ -69,7 +69,6 @@ class FrontEnd:
         with telemetry.opened(settings.otel) as spans:
             watched = (spans, request_log(settings.log_requests))
             watch = self._watch = Watch(self._metrics, tuple(told for told in watched if told is not None))
-            watch.slow.share()
             forward = Forward(self._connect)
             infer = Infer(repository, watch, regions, tracer, settings.bounds.max_body_bytes)
             calls, beside, address = Calls(), None, settings.address

@@ -71,6 +71,7 @@ class IsolatedRunner(BaseRunner):
     def __init__(self, opening: Opening) -> None:
         self.callers = opening.callers or 1
         self._lanes: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
+        self._preparing = threading.Lock()
         self._closing = self._killed = False
         control, self._process, lanes = _started(opening, self.callers)
         self._control = control
@@ -109,6 +110,23 @@ class IsolatedRunner(BaseRunner):
         if answer is GIVEN:
             return [GIVEN] * len(items)
         return [answer] if len(items) == 1 else parted(answer, items)
+
+    def prepare(self, memory: Memory) -> None:
+        """Have the process know memory before a batch lies in it: what its runner does with it may take a while."""
+        with self._preparing:  # or two would wait for the lanes that the other has
+            lanes = [self._lanes.get() for _ in range(self.callers)]
+            try:
+                for lane in lanes:
+                    if memory.number in lane.known:
+                        continue
+                    lane.known[memory.number] = weakref.ref(memory)
+                    told = self._exchanged(lane, {"prepare": memory.number}, [memory.fd])
+                    if "error" in told:
+                        del lane.known[memory.number]
+                        raise failures.raised(told)
+            finally:
+                for lane in lanes:
+                    self._lanes.put(lane)
 
     def kill(self) -> None:
         """End the process, whatever it does; who waits for an answer of it is told that it died."""

@@ -57,17 +57,14 @@ class Slow:
         self.most, self.windows, self.window_s = most, windows, window_s
         self.models: dict[str, OfModel] = {}
         self._clock, self._numbers = clock, itertools.count()
-        self._taken: list[tuple[str, float, dict[str, Any]]] | None = None
+        self._since = -1
 
     def note(self, record: Record, now: float) -> None:
         """Look at a request that ended now, which may be among the slowest."""
         kept = self._of(record.model, now)
         if record.total_s <= kept.least:
             return
-        told = {"when": moment(), **record.as_dict()}
-        if self._taken is not None:
-            self._taken.append((record.model, record.total_s, told))
-        self._keep(kept, record.total_s, told)
+        self._keep(kept, record.total_s, {"when": moment(), **record.as_dict()})
 
     def _keep(self, kept: OfModel, total_s: float, told: dict[str, Any]) -> None:
         held, entry = kept.windows[-1].held, (total_s, next(self._numbers), told)
@@ -79,13 +76,18 @@ class Slow:
             kept.least = held[0][0]
 
     def taken(self) -> list[tuple[str, float, dict[str, Any]]]:
-        """Requests that were kept since this was last asked, for another process: model, seconds, and what is told."""
-        found, self._taken = self._taken or [], []
-        return found
+        """Requests kept since this was last asked, for another process: model, seconds, and what is told.
 
-    def share(self) -> None:
-        """Have what is kept told to another process too, which asks for it."""
-        self._taken = []
+        Those that slower ones have taken the place of are not among them: nobody may ask for days.
+        """
+        since, self._since = self._since, next(self._numbers)
+        return [
+            (model, total_s, told)
+            for model, kept in self.models.items()
+            for window in kept.windows
+            for total_s, number, told in window.held
+            if number > since
+        ]
 
     def add(self, taken: Iterable[tuple[str, float, dict[str, Any]]]) -> None:
         """Look at requests that another process has kept, a moment ago."""

@@ -87,6 +87,9 @@ def _answer(runner: Runner, arena: Arena, held: _Held, message: bytes, descripto
     try:
         asked = orjson.loads(message)
         number = asked["number"]
+        if "prepare" in asked:
+            runner.prepare(held.memory(asked["prepare"], *descriptors))
+            return orjson.dumps({"number": number})
         if "items" in asked:
             found = runner.run_together(held.items(asked, descriptors))
             if all(answer is GIVEN for answer in found):
@@ -108,6 +111,11 @@ class _Held:
 
     def __init__(self) -> None:
         self._memories, self._forms = dict[int, Memory](), dict[int, Form]()
+
+    def memory(self, number: int, descriptor: int) -> Memory:
+        """Memory that is new."""
+        found = self._memories[number] = Memory(descriptor)
+        return found
 
     def items(self, asked: dict[str, Any], descriptors: list[int]) -> list[Laid]:
         """The requests that a message says of where they lie.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,3 +94,50 @@ def test_where_more_rows_take_longer_it_is_never_over_the_truth(sizes: list[int]
     for size in sizes:
         told(curve, size, 0.001 * size)
     assert curve.at_least("k", rows, 0.0) <= 0.001 * rows
+
+
+_STEPS = st.lists(
+    st.tuples(st.integers(1, 6), st.sampled_from([0.01, 0.02, 0.5, 2.0]), st.sampled_from([0.0, 0.25, 3.0, 7.5, 12.0])),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+def test_what_it_has_found_before_is_what_it_would_find_now(steps: list[tuple[int, float, float]]) -> None:
+    curve, now, before = Curve(), 0.0, list[tuple[int, float, float]]()
+    for rows, seconds, later in steps:
+        now += later
+        curve.told("k", rows, seconds, now)
+        before.append((rows, seconds, now))
+        other = Curve()  # that was never asked before
+        for each in before:
+            other.told("k", *each)
+        assert [curve.at_least("k", most, now) for most in range(7)] == [
+            other.at_least("k", most, now) for most in range(7)
+        ]
+
+
+@given(_STEPS, st.lists(st.sampled_from([0.0, 4.0, 9.0, 20.5]), max_size=6))
+def test_nor_does_it_hold_on_to_what_is_forgotten(steps: list[tuple[int, float, float]], later: list[float]) -> None:
+    curve, now = Curve(), 0.0
+    for rows, seconds, after in steps:
+        now += after
+        curve.told("k", rows, seconds, now)
+    for wait in later:
+        now += wait
+        found = curve.at_least("k", 3, now)
+        curve._asked.clear()
+        assert found == curve.at_least("k", 3, now)
+
+
+def test_sizes_are_looked_through_once_and_not_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve, looked = Curve(), list[int]()
+    look = Curve._look
+    monkeypatch.setattr(Curve, "_look", lambda self, *about: looked.append(1) or look(self, *about))
+    for rows in range(1, 129):
+        told(curve, rows, 0.001 * rows)
+    for number in range(1000):  # as requests come while batches end
+        assert curve.at_least("k", 1, 0.001 * number) == 0.001
+        assert curve.at_least("k", 128, 0.001 * number) == 0.128
+        curve.told("k", 1 + number % 128, 1.0, 0.001 * number)
+    assert len(looked) == 2

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
+from penstock.laid import Memory
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.serve.arena import Arena
 from penstock.serve.isolated import IsolatedRunner
@@ -70,6 +72,32 @@ def test_answers_belong_to_the_caller_and_are_not_written_over(pair: IsolatedRun
     first = pair.run(inputs(2, first=1))["total"]
     pair.run(inputs(2, first=100))
     assert first.tolist() == [1.5, 2.5]
+
+
+def test_memory_is_known_to_the_process_before_a_batch_lies_in_it(pair: IsolatedRunner) -> None:
+    def mapped() -> int:
+        return Path(f"/proc/{pair.pid}/maps").read_text().count("/memfd:front-end")
+
+    fd = os.memfd_create("front-end")
+    os.ftruncate(fd, 4096)
+    memory = Memory(fd)
+    assert mapped() == 0
+    for _ in range(2):
+        pair.prepare(memory)
+        assert mapped() == 1
+    assert pair.run(inputs(1, first=3))["total"].tolist() == [3.5]
+
+
+def test_memory_that_cannot_be_prepared_is_an_error_and_the_next_may_be(
+    pair: IsolatedRunner,
+) -> None:
+    fd = os.memfd_create("front-end")
+    memory_of_nothing = SimpleNamespace(fd=fd, number=10**6)  # which cannot be mapped
+    with pytest.raises(RuntimeError, match="empty file"):
+        pair.prepare(memory_of_nothing)  # type: ignore[arg-type]
+    os.ftruncate(fd, 4096)
+    pair.prepare(Memory(fd))
+    assert pair.run(inputs(1, first=3))["total"].tolist() == [3.5]
 
 
 def test_a_batch_of_many_bytes_finds_room(pair: IsolatedRunner) -> None:

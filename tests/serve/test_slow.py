@@ -85,6 +85,27 @@ def test_memory_is_bounded_whatever_comes() -> None:
     assert len(held) == 15
 
 
+@given(st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8))
+def test_another_process_is_told_what_is_kept_once_and_then_keeps_the_same(told: list[list[int]]) -> None:
+    front, engine = Clocked(most=3), Clocked(most=3)
+    for totals in told:
+        for total in totals:
+            front.ended(total)
+        taken = front.taken()
+        assert len(taken) <= min(3, len(totals))
+        engine.add(taken)
+        assert engine.totals() == front.totals()
+    assert front.taken() == []
+
+
+def test_what_nobody_asks_for_takes_no_memory() -> None:
+    slow = Clocked(most=5, windows=3)
+    for step in range(5000):
+        slow.now = step
+        slow.ended(step)  # each slower than all before it
+    assert len(slow.taken()) == 15
+
+
 def test_a_fast_request_is_not_looked_at() -> None:
     watch = Watch(Metrics())
     for _ in range(watch.slow.most):
