@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -92,9 +91,9 @@ def test_memory_that_cannot_be_prepared_is_an_error_and_the_next_may_be(
     pair: IsolatedRunner,
 ) -> None:
     fd = os.memfd_create("front-end")
-    memory_of_nothing = SimpleNamespace(fd=fd, number=10**6)  # which cannot be mapped
+    memory_of_nothing = type("Nothing", (), {"fd": fd, "number": 10**6})()  # which cannot be mapped
     with pytest.raises(RuntimeError, match="empty file"):
-        pair.prepare(memory_of_nothing)  # type: ignore[arg-type]
+        pair.prepare(memory_of_nothing)
     os.ftruncate(fd, 4096)
     pair.prepare(Memory(fd))
     assert pair.run(inputs(1, first=3))["total"].tolist() == [3.5]
