@@ -1,8 +1,9 @@
-"""What a request costs the engine of a family: `python engine_requests.py [ROWS [BATCHES [BYTES]]]`, on any machine.
+"""What a request costs the engine of a family: `python engine_requests.py [ROWS [BATCHES [BYTES [slow]]]]`, anywhere.
 
 The engine's end of its ways to four front ends, a model and its scheduler, in this process; frames come as from a
 socket, 64 requests of one row a batch, and the runner gathers them and lays their answers as one of TensorRT does, and
-sleeps for 2 ms between. Prints processor microseconds a request, of the event loop and of all threads.
+sleeps for 2 ms between. With `slow`, batches of every size have run before, and one took 0.3 s: of what waits then it
+is seen whether its deadline can be met. Prints processor microseconds a request, of the event loop and of all threads.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ class Rows(BaseRunner):
         super().__init__(signature)
         self._staged = np.zeros((MOST, size), np.uint8)
         self._made = np.zeros((MOST, CLASSES), np.float32)
+        self.next_s = 0.002
 
     def run_together(self, items: Any) -> list[dict[str, Any]]:
         rows = sum(shape_of(item, "image")[0] for item in items)
         gather(items, "image", self._staged)
-        time.sleep(0.002)
+        took_s, self.next_s = self.next_s, 0.002
+        time.sleep(took_s)
         if not scatter({"scores": self._made[:rows]}, items):
             raise RuntimeError("answers have no room")
         return [GIVEN] * len(items)
@@ -63,15 +66,16 @@ class Socket:
         self._told(sum(sizes) // frames.ANSWERED.size)
 
 
-async def main(rows: int, batches: int, size: int) -> None:
+async def main(rows: int, batches: int, size: int, *, slow: bool) -> None:
     signature = Signature(
         inputs=(Tensor(name="image", dtype="uint8", shape=("batch", size)),),
         outputs=(Tensor(name="scores", dtype="float32", shape=("batch", CLASSES)),),
         dims={"batch": Dim(min=1, opt=64, max=MOST)},
     )
     repository = Repository()
-    limits = Limits(instances=2)
-    model = Model("m", 1, signature, None, lambda: RunnerBatches(Rows(signature, size)), limits, Metrics())
+    limits = Limits(instances=2, max_queue_rows=16_384)
+    runner = Rows(signature, size)
+    model = Model("m", 1, signature, None, lambda: RunnerBatches(runner), limits, Metrics())
     repository.models["m"] = model
     family = fronts.Fronts(repository, lambda _: None, Tracer(None), Regions(allowed=False))
     left, done = 0, asyncio.Event()
@@ -83,7 +87,7 @@ async def main(rows: int, batches: int, size: int) -> None:
             done.set()
 
     each, answers = rows // LINKS, rounded(4 * CLASSES)
-    links: list[tuple[fronts.FrontLink, bytes]] = []
+    links: list[tuple[fronts.FrontLink, list[bytes]]] = []
     for _ in range(LINKS):
         fd = os.memfd_create("slots")
         os.ftruncate(fd, each * (rounded(size) + answers))
@@ -96,18 +100,24 @@ async def main(rows: int, batches: int, size: int) -> None:
             frames.ASKED.pack(number, 1, number * rounded(size), room + number * answers, 30.0, 0)
             for number in range(each)
         ]
-        links.append((link, frames.frame(frames.ASKS, *asks)))
+        links.append((link, asks))
 
-    async def run(count: int) -> None:
+    async def run(count: int, most: int = each) -> None:
         nonlocal left
         for _ in range(count):
-            left = each * LINKS
+            left = most * LINKS
             done.clear()
-            for link, data in links:
-                link.data_received(data)
+            for link, asks in links:
+                link.data_received(frames.frame(frames.ASKS, *asks[:most]))
             await done.wait()
 
-    await run(50)
+    if slow:
+        for most in range(1, min(each, MOST // LINKS) + 1):
+            await run(3, most)
+        runner.next_s = 0.3
+        await run(1)
+    else:
+        await run(50)
     loop, whole = time.thread_time(), time.process_time()
     await run(batches)
     requests = batches * each * LINKS
@@ -120,5 +130,6 @@ async def main(rows: int, batches: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    words = [int(word) for word in sys.argv[1:]]
-    asyncio.run(main(*[*words, *(64, 300, 150_528)[len(words) :]]))
+    slow = "slow" in sys.argv
+    words = [int(word) for word in sys.argv[1:] if word != "slow"]
+    asyncio.run(main(*[*words, *(64, 300, 150_528)[len(words) :]], slow=slow))
