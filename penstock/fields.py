@@ -1,12 +1,17 @@
-"""Fields: where in a model's data one of pydantic's complaints is, without the names of unions' branches in the way."""
+"""Fields: where in a model's data one of pydantic's complaints is, without the names of unions' branches in the way.
+
+And a base for models of what people write: to Python, and so to pydantic, true is 1.
+"""
 
 from __future__ import annotations
 
+import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, model_validator
 from pydantic.fields import FieldInfo
 
 _BOUNDS = {
@@ -25,6 +30,41 @@ _KINDS = {
     "tuple_type": "a list",
     "list_type": "a list",
 }
+
+
+class NoTruths(BaseModel):
+    """A model whose fields of numbers take neither true nor false."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _truths_as_words(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        numbers = _numbers(cls)
+        return {name: _as_word(held) if name in numbers else held for name, held in given.items()}
+
+
+@cache
+def _numbers(model: type[BaseModel]) -> frozenset[str]:
+    """The fields that are of numbers and of no truths."""
+    kinds = {name: set(_types(field.annotation)) for name, field in model.model_fields.items()}
+    return frozenset(name for name, held in kinds.items() if held & {int, float} and not held & {bool, Any})
+
+
+def _as_word(given: Any) -> Any:
+    """As it is written, which is no number, where it is a truth or in a list."""
+    if isinstance(given, list | tuple):
+        return type(given)(map(_as_word, given))
+    return json.dumps(given) if isinstance(given, bool) else given
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    inner = get_args(annotation)
+    if not inner or get_origin(annotation) is Literal:
+        yield annotation
+    for each in inner:
+        yield from _types(each)
 
 
 class Place(NamedTuple):

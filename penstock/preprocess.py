@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.errors import PenstockError, require
+from penstock.fields import NoTruths
 from penstock.signature import Signature, Tensor
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TooManyPixels(BadImage):
     """An image of more pixels than its reader allows."""
 
 
-class ImagePreprocess(BaseModel):
+class ImagePreprocess(NoTruths):
     """An image becomes float32 `[channels, height, width]`: (resized pixels × scale − mean) ÷ std, per channel.
 
     With `dtype` uint8 the model's own graph computes that, and is given the resized pixels as they are decoded:

@@ -9,11 +9,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator, model_validator
 
 from penstock.architecture import Architecture
 from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
+from penstock.fields import NoTruths
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Dim
 from penstock.train import recipefiles, rules
@@ -23,7 +24,7 @@ from penstock.train.recipefiles import SHIPPED as SHIPPED
 from penstock.train.space import Sweep
 
 
-class _Section(BaseModel):
+class _Section(NoTruths):
     """A part of a recipe; what it does not know is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -191,7 +192,7 @@ class Track(_Section):
 Task = Literal["classification", "multilabel", "regression"]
 
 
-class Recipe(BaseModel):
+class Recipe(NoTruths):
     """One training job. `weights` is a file to start from; `sweep` is for `penstock sweep` alone."""
 
     model_config = ConfigDict(extra="forbid")

@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import PenstockError
+from penstock.fields import NoTruths
 
 Direction = Literal["maximize", "minimize"]
 _UP, _DOWN = ("accuracy", "f1", "auc", "r2", "precision", "recall"), ("loss", "error", "mae", "mse", "rmse")
 _TRIALS = 20
 
 
-class Parameter(BaseModel):
+class Parameter(NoTruths):
     """The values of one field: a range, or `choices`.
 
     A range whose numbers are all whole gives whole numbers. `log` draws evenly by the logarithm; `step` gives `low`,
@@ -116,7 +117,7 @@ def _rounded(value: int | float) -> int | float:
     return value if isinstance(value, int) else float(f"{value:.12g}")
 
 
-class Sweep(BaseModel):
+class Sweep(NoTruths):
     """How a recipe's best values are looked for.
 
     Args:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from penstock.fields import NoTruths
 
 Part = Literal["train", "val", "test"]
 
 
-class _Split(BaseModel):
+class _Split(NoTruths):
     """A seeded split, stratified by class; `val` and `test` are shares of the whole."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,7 +35,7 @@ class Digits(_Split):
     name: Literal["digits"] = "digits"
 
 
-class FashionMnist(BaseModel):
+class FashionMnist(NoTruths):
     """Zalando's 70,000 pictures of clothes, 28x28 grey: its own test part, and a share of the rest to validate on.
 
     `path` is the folder of its four IDX files, gzipped or not; None looks where Debian's dataset-fashion-mnist and

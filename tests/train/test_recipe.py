@@ -119,6 +119,22 @@ def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: st
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("epochs=true", "epochs is 'true'; it must be a whole number"),
+        ("optim.betas=[0.9, false]", "optim.betas.1 is 'false'; it must be a number"),
+        ("loader.workers=true", "loader.workers is 'true'; it must be a whole number"),
+        ("dataset.seed=true", "dataset.seed is 'true'; it must be a whole number"),
+        ("preprocess.height=true", "preprocess.height is 'true'; it must be a whole number"),
+    ],
+)
+def test_true_and_false_are_no_numbers(change: str, said: str) -> None:
+    with pytest.raises(PenstockError) as caught:
+        recipe.load("digits", [change])
+    assert str(caught.value) == f"--set {change}: {said}"
+
+
+@pytest.mark.parametrize(
     ("old", "new", "field"),
     [
         ("lr = 0.01 ", "lr = 0.0 ", "optim.lr"),
