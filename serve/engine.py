@@ -27,15 +27,21 @@ from penstock.serve.connection import Connections
 from penstock.serve.drain import Calls
 from penstock.serve.fronts import FrontLink, Fronts
 from penstock.serve.metrics import Metrics
+from penstock.serve.model import Model
 from penstock.serve.requestlog import request_log
 from penstock.serve.settings import Settings
 from penstock.serve.sharedmemory import Regions
 from penstock.serve.supervised import Control, DealtServer
+from penstock.serve.threads import CallThread
 from penstock.serve.tracing import Tracer
 from penstock.serve.watch import Watch
 
 log = logging.getLogger(__name__)
 _GATHER_S = 0.5
+# How long a front end waits at most until the runners know its memory.
+_PREPARE_S = 2.0
+# Front ends are asked so often what they have counted, whether or not anybody wants to know.
+_EVERY_S = 15.0
 
 
 def main(text: str) -> None:
@@ -130,7 +136,13 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             elif what == "end":
                 running.end(at_once=message["at_once"])
 
+        async def gathering() -> None:
+            while True:
+                await asyncio.sleep(_EVERY_S)
+                await fronts.gather(_GATHER_S)
+
         def started() -> None:
+            supervised.keep(gathering())
             fronts.keep()
             control.follow(heard)
             control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
@@ -147,13 +159,19 @@ def _say(control: Control, line: str) -> None:
 async def _linked(fronts: Fronts, way: int, memory: int) -> None:
     """Have a front end ask over a way of its own, with what lies in its memory."""
     connection = socket.socket(fileno=way)  # closed if anything fails, which the front end sees
-    held = Memory(memory)
-    for model in list(fronts.repository.models.values()):
+    held, thread = Memory(memory), CallThread("penstock-prepare")
+    prepared = thread.call(_prepare, list(fronts.repository.models.values()), held)
+    thread.end()
+    await asyncio.wait([prepared], timeout=_PREPARE_S)  # one that is at a long batch must not keep it from all others
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), connection)
+
+
+def _prepare(models: list[Model], memory: Memory) -> None:
+    for model in models:
         try:
-            await asyncio.to_thread(model.scheduler.prepare, held)
+            model.scheduler.prepare(memory)
         except Exception as error:  # then its runner takes requests as it can
             log.warning("%s: memory of a front end could not be prepared: %s", model.name, error)
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: FrontLink(fronts, held), connection)
 
 
 if __name__ == "__main__":

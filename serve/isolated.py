@@ -34,6 +34,8 @@ _OPEN_S = 600.0
 # How often the process is asked whether it runs; late, it is held to be in trouble, and later still it is ended.
 _ASKED_S, _LATE_S, _STALLED_S = 0.25, 1.0, 5.0
 _END_S = 5.0
+# How long a lane is waited for that is to know memory before its next batch, and between looks for one.
+_PREPARE_S, _AGAIN_S = 30.0, 0.01
 # Where more requests lie is too much for one message.
 _MOST_LAID = 4096
 _processes: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
@@ -49,8 +51,9 @@ class _Lane:
     socket: socket.socket
     arena: Arena
     number: int = 0
-    # Memory of front ends that the process has been given, by its number.
+    # Memory of front ends that the process has been given, by its number; of some it may not have all, as it failed.
     known: dict[int, weakref.ref[Memory]] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)
     message: memoryview = field(default_factory=lambda: memoryview(bytearray(MOST_MESSAGE)))
 
     def close(self) -> None:
@@ -71,7 +74,6 @@ class IsolatedRunner(BaseRunner):
     def __init__(self, opening: Opening) -> None:
         self.callers = opening.callers or 1
         self._lanes: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
-        self._preparing = threading.Lock()
         self._closing = self._killed = False
         control, self._process, lanes = _started(opening, self.callers)
         self._control = control
@@ -113,20 +115,20 @@ class IsolatedRunner(BaseRunner):
 
     def prepare(self, memory: Memory) -> None:
         """Have the process know memory before a batch lies in it: what its runner does with it may take a while."""
-        with self._preparing:  # or two would wait for the lanes that the other has
-            lanes = [self._lanes.get() for _ in range(self.callers)]
+        until = time.monotonic() + _PREPARE_S
+        while any(memory.number not in lane.known for lane in self._held) and not self._closing:
             try:
-                for lane in lanes:
-                    if memory.number in lane.known:
-                        continue
-                    lane.known[memory.number] = weakref.ref(memory)
-                    told = self._exchanged(lane, {"prepare": memory.number}, [memory.fd])
-                    if "error" in told:
-                        del lane.known[memory.number]
-                        raise failures.raised(told)
+                lane = self._lanes.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                return  # all are at long batches; the next one there brings it along
+            try:
+                new = memory.number not in lane.known
+                if new:
+                    self._exchanged(lane, {"prepare": memory.number, **_brought(lane, [memory])}, [memory.fd])
             finally:
-                for lane in lanes:
-                    self._lanes.put(lane)
+                self._lanes.put(lane)
+            if not new:
+                time.sleep(_AGAIN_S)
 
     def kill(self) -> None:
         """End the process, whatever it does; who waits for an answer of it is told that it died."""
@@ -147,9 +149,6 @@ class IsolatedRunner(BaseRunner):
 
     def _answered(self, lane: _Lane, items: Sequence[Arrays]) -> dict[str, Any]:
         told = self._exchanged(lane, *self._described(lane, items))
-        if "error" in told:
-            lane.known.clear()  # what it was given in this message it may not have
-            raise failures.raised(told)
         if told.get("given"):
             return GIVEN
         try:  # copied, as the next batch is laid in the same place
@@ -167,7 +166,7 @@ class IsolatedRunner(BaseRunner):
         """The process's answer to a message, and to the descriptors beside it.
 
         Raises:
-            InstanceDead: there is none, or it is to another message.
+            InstanceDead: there is none, or it is to another message. Or what the process says that it failed by.
         """
         lane.number += 1
         try:
@@ -178,6 +177,10 @@ class IsolatedRunner(BaseRunner):
         if told.get("number") != lane.number:
             self.kill()
             raise InstanceDead(self._obituary())
+        if "error" in told:
+            lane.unsure.update(asked.get("new", ()))
+            raise failures.raised(told)
+        lane.unsure.difference_update(asked.get("new", ()))
         return told
 
     def _opened(self, path: Path) -> tuple[Signature, bool, int | None]:
@@ -257,13 +260,20 @@ def _where(lane: _Lane, items: Sequence[Laid]) -> tuple[dict[str, Any], list[int
     """A batch that stays where it lies, said where: and descriptors of memory that the process does not know yet."""
     forms: dict[Form, int] = {}
     places = [(forms.setdefault(item.form, len(forms)), item.slot, item.room) for item in items]
+    memories = {form.memory.number: form.memory for form in forms}
+    new = [memory for number, memory in memories.items() if number not in lane.known or number in lane.unsure]
+    told = {"items": places, "forms": [worker.described(form) for form in forms], **_brought(lane, new)}
+    return told, [memory.fd for memory in new]
+
+
+def _brought(lane: _Lane, new: Sequence[Memory]) -> dict[str, Any]:
+    """What a message says of memory that comes with it, and of memory that is gone since the last."""
     gone = [number for number, memory in lane.known.items() if memory() is None]
     for number in gone:
         del lane.known[number]
-    new = {form.memory.number: form.memory for form in forms if form.memory.number not in lane.known}
-    lane.known.update((number, weakref.ref(memory)) for number, memory in new.items())
-    told = {"items": places, "forms": [worker.described(form) for form in forms], "new": list(new), "gone": gone}
-    return told, [memory.fd for memory in new.values()]
+        lane.unsure.discard(number)
+    lane.known.update((memory.number, weakref.ref(memory)) for memory in new)
+    return {"new": [memory.number for memory in new], "gone": gone}
 
 
 def opened(opening: Opening) -> tuple[Runner, Signature]:

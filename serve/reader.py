@@ -11,6 +11,7 @@ import asyncio
 import struct
 import subprocess
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from penstock.trial import python_command
 
 # JSON of so many bytes is read in a few milliseconds, which is what the way to another process and back takes.
 LONG = 2**20
+# A call that nobody waits for any more may take so long by itself.
+_GRACE_S = 0.5
 MOST_WAITING = 64
 """Requests that may be read or wait for it; their bodies are in memory."""
 LENGTHS, LENGTH = struct.Struct("<QQ"), struct.Struct("<Q")
@@ -40,7 +43,9 @@ class _Wish:
     """A call, and whether its caller still waits for it."""
 
     def __init__(self, call: bytes, body: Buffer, aligned: int) -> None:
-        self.call, self.body, self.aligned, self.gone = call, body, aligned, False
+        self.call, self.body, self.aligned = call, body, aligned
+        self.gone = self.killed = False
+        self.began = 0.0
 
 
 class Died(Exception):
@@ -106,17 +111,29 @@ class Reader:
             wish.gone = True
             if self._current is not wish:
                 wish.body = b""
-            elif self._process is not None:
+                return
+        # Most are done by then, and another process takes longer to begin than they do.
+        left = wish.began + _GRACE_S - time.monotonic()
+        if left > 0:
+            asyncio.get_running_loop().call_later(left, self._kill, wish)
+        else:
+            self._kill(wish)
+
+    def _kill(self, wish: _Wish) -> None:
+        with self._lock:
+            if self._current is wish and self._process is not None:
+                wish.killed = True
                 self._process.kill()  # `_answer` sees that it ends, and that no other is sent to it
 
     def _answer(self, wish: _Wish) -> Found | Exception:
         """What the call gave or raised."""
         with self._lock:
-            self._current = wish
+            if wish.gone:
+                return {}, {}
+            self._current, wish.began = wish, time.monotonic()
         whole = False
         try:
-            process = self._begun()
-            found = ({}, {}) if wish.gone else _exchanged(process, wish)
+            found = _exchanged(self._begun(), wish)
             whole = True
             return found
         except (OSError, Died) as error:
@@ -127,7 +144,7 @@ class Reader:
             with self._lock:
                 self._current = None
                 wish.body = b""
-            if wish.gone or not whole:  # by now nobody else may kill it, and the next begins another
+            if wish.killed or not whole:  # by now nobody else may kill it, and the next begins another
                 self._end()
 
     def _begun(self) -> subprocess.Popen[bytes]:

@@ -78,13 +78,15 @@ class Slow:
     def taken(self) -> list[tuple[str, float, dict[str, Any]]]:
         """Requests kept since this was last asked, for another process: model, seconds, and what is told.
 
-        Those that slower ones have taken the place of are not among them: nobody may ask for days.
+        Those that slower ones have taken the place of are not among them, nor those that ended more than two windows
+        ago: nobody may ask for days, and whoever does takes them for new ones.
         """
-        since, self._since = self._since, next(self._numbers)
+        since, self._since, oldest = self._since, next(self._numbers), self._clock() - self.window_s
         return [
             (model, total_s, told)
             for model, kept in self.models.items()
             for window in kept.windows
+            if window.ends > oldest
             for total_s, number, told in window.held
             if number > since
         ]

@@ -87,11 +87,13 @@ def _answer(runner: Runner, arena: Arena, held: _Held, message: bytes, descripto
     try:
         asked = orjson.loads(message)
         number = asked["number"]
+        if "new" in asked:
+            held.take(asked["gone"], asked["new"], descriptors)
         if "prepare" in asked:
-            runner.prepare(held.memory(asked["prepare"], *descriptors))
+            runner.prepare(held.memories[asked["prepare"]])
             return orjson.dumps({"number": number})
         if "items" in asked:
-            found = runner.run_together(held.items(asked, descriptors))
+            found = runner.run_together(held.items(asked))
             if all(answer is GIVEN for answer in found):
                 return orjson.dumps({"given": True, "number": number})
             answer, end = join(found) if len(found) > 1 else found[0], 0
@@ -110,31 +112,38 @@ class _Held:
     """Memory of front ends that a lane was given, and forms of requests that lie in it, by the server's numbers."""
 
     def __init__(self) -> None:
-        self._memories, self._forms = dict[int, Memory](), dict[int, Form]()
+        self.memories, self._forms = dict[int, Memory](), dict[int, Form]()
 
-    def memory(self, number: int, descriptor: int) -> Memory:
-        """Memory that is new."""
-        found = self._memories[number] = Memory(descriptor)
-        return found
+    def take(self, gone: list[int], new: list[int], descriptors: list[int]) -> None:
+        """Let go of memory, and take what is new; what is known by now, and was told again, is kept as it is.
 
-    def items(self, asked: dict[str, Any], descriptors: list[int]) -> list[Laid]:
-        """The requests that a message says of where they lie.
-
-        Args:
-            asked: the message.
-            descriptors: of the memory that is new in it.
+        Raises:
+            RuntimeError: some did not come. OSError, ValueError: it cannot be mapped.
         """
-        self._memories.update(zip(asked["new"], map(Memory, descriptors), strict=True))
-        for number in asked["gone"]:
-            gone = self._memories.pop(number, None)
-            self._forms = {key: form for key, form in self._forms.items() if form.memory is not gone}
+        for number in gone:
+            lost = self.memories.pop(number, None)
+            self._forms = {key: form for key, form in self._forms.items() if form.memory is not lost}
+        left = dict(zip(new, descriptors, strict=False))
+        spare = descriptors[len(left) :]
+        try:
+            for number in list(left):
+                if number not in self.memories:
+                    self.memories[number] = Memory(left.pop(number))
+        finally:
+            for descriptor in (*left.values(), *spare):
+                os.close(descriptor)
+        if len(descriptors) < len(new):
+            raise RuntimeError("this process cannot take more descriptors")
+
+    def items(self, asked: dict[str, Any]) -> list[Laid]:
+        """The requests that a message says of where they lie."""
         forms = [self._forms.get(told["number"]) or self._form(told) for told in asked["forms"]]
         return [Laid(forms[form], slot, room) for form, slot, room in asked["items"]]
 
     def _form(self, told: dict[str, Any]) -> Form:
         if len(self._forms) >= _MOST_FORMS:
             self._forms.clear()
-        memory, (inputs, outputs) = self._memories[told["memory"]], map(frames.read, told["places"])
+        memory, (inputs, outputs) = self.memories[told["memory"]], map(frames.read, told["places"])
         form = self._forms[told["number"]] = Form(memory, inputs, outputs)
         return form
 

@@ -383,6 +383,21 @@ def test_a_request_that_is_given_up_leaves_no_slot_taken(slow_onnx: Path, start_
     )
 
 
+def test_a_front_end_is_back_while_an_isolated_runner_is_at_a_long_batch(
+    models: Path, slow_onnx: Path, start_server: StartServer
+) -> None:
+    server = start_server(models, slow_onnx, "--workers", "1", "--isolate", "--threads", "1")
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [60_000]}  # half a minute
+    text = json.dumps({"inputs": [entry]}).encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: here\r\nContent-Length: {len(text)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as held:
+        held.sendall(head.encode() + text)
+        until(lambda: server.metric('penstock_instances{model="slow",state="busy",version="1"}') == 1)
+        os.kill(members(server)["frontend"][0], signal.SIGKILL)
+        until(lambda: answers(server), 10)
+    server.process.kill()  # which would wait for the batch
+
+
 def test_what_no_slot_can_ever_hold_is_too_large(identity: Path, start_server: StartServer) -> None:
     server = start_server(identity, "--workers", "1", "--slots-mb", "1", "--max-body-mb", "1")
     small = np.arange(8, dtype=np.float32).reshape(1, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
-from penstock.laid import Memory
+from penstock.laid import Form, Laid, Memory, Place
 from penstock.runtimes import InstanceDead, RejectedInput
 from penstock.serve.arena import Arena
 from penstock.serve.isolated import IsolatedRunner
@@ -97,6 +98,53 @@ def test_memory_that_cannot_be_prepared_is_an_error_and_the_next_may_be(
     os.ftruncate(fd, 4096)
     pair.prepare(Memory(fd))
     assert pair.run(inputs(1, first=3))["total"].tolist() == [3.5]
+
+
+def laid(memory: Memory, **inputs: Any) -> Laid:
+    """A request that lies in memory, of a form of its own; its answer has room nowhere."""
+    places, start = [], 0
+    for name, array in inputs.items():
+        place = Place(name, array.dtype, array.shape, start)
+        place.at(memory.map, 0)[...] = array
+        places.append(place)
+        start = place.end
+    return Laid(Form(memory, places, ()), 0, None)
+
+
+def slots() -> Memory:
+    fd = os.memfd_create("front-end")
+    os.ftruncate(fd, 65_536)
+    return Memory(fd)
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_requests_that_are_refused_cost_the_process_nothing(slow_onnx: Path) -> None:
+    with IsolatedRunner(Opening(path=slow_onnx)) as runner:
+        memory, before = slots(), descriptors(runner.pid)
+        for width in range(1, 20):
+            with pytest.raises(RejectedInput):
+                runner.run_together([laid(memory, turns=np.zeros((1, width), np.int64))])
+        assert runner.run_together([laid(memory, turns=np.array([1]))])[0]["total"].shape == (1,)
+        assert descriptors(runner.pid) == before + 2  # the memory's own, and its mapping's
+        del memory
+        gc.collect()
+        runner.run_together([laid(slots(), turns=np.array([1]))])
+        assert Path(f"/proc/{runner.pid}/maps").read_text().count("/memfd:front-end") == 1
+
+
+def test_memory_is_prepared_once_the_batch_before_it_has_ended_and_holds_no_other_up(slow_onnx: Path) -> None:
+    with IsolatedRunner(Opening(path=slow_onnx)) as runner:
+        batch = threading.Thread(target=runner.run, args=({"turns": np.array([2000])},))
+        batch.start()
+        time.sleep(0.1)
+        memory = slots()
+        runner.prepare(memory)
+        batch.join()
+        assert Path(f"/proc/{runner.pid}/maps").read_text().count("/memfd:front-end") == 1
+        assert runner.run({"turns": np.array([1])})["total"].shape == (1,)
 
 
 def test_a_batch_of_many_bytes_finds_room(pair: IsolatedRunner) -> None:

@@ -163,6 +163,22 @@ def test_whoever_comes_after_one_that_went_away_is_never_refused() -> None:
     asyncio.run(scenario())
 
 
+def test_clients_that_go_away_do_not_end_the_process_for_what_takes_it_no_time() -> None:
+    async def scenario() -> None:
+        beside = reading_process(READINGS)
+        await ask(beside, "sleep", b"", 0.0)
+        first = beside.process_id
+        for _ in range(5):
+            calls = [asyncio.ensure_future(ask(beside, "sleep", b"", 0.05)) for _ in range(3)]
+            await asyncio.sleep(0.01)
+            for call in calls:  # one is under way, two wait for their turns
+                call.cancel()
+            assert await ask(beside, "sleep", b"next", 0.0) == "next"
+        assert beside.process_id == first
+
+    asyncio.run(scenario())
+
+
 def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """However late the system is in ending it."""
     exchanged, poll, cancelled = reader._exchanged, subprocess.Popen.poll, threading.Event()
@@ -185,6 +201,7 @@ def test_a_process_that_was_killed_just_as_it_had_answered_is_not_asked_again(mo
         return str(await ask(beside, "sleep", b"next", 0.0))
 
     monkeypatch.setattr(reader, "_exchanged", answered)
+    monkeypatch.setattr(reader, "_GRACE_S", 0.0)
     assert asyncio.run(scenario()) == "next"
     monkeypatch.setattr(subprocess.Popen, "poll", poll)
 

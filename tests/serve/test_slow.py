@@ -103,7 +103,14 @@ def test_what_nobody_asks_for_takes_no_memory() -> None:
     for step in range(5000):
         slow.now = step
         slow.ended(step)  # each slower than all before it
-    assert len(slow.taken()) == 15
+    assert len(slow.taken()) == 10  # of this window and the one before
+
+
+def test_what_was_slow_hours_ago_is_not_told_as_new() -> None:
+    slow = Clocked()
+    slow.ended(5)
+    slow.now = 10_000
+    assert slow.taken() == []
 
 
 def test_a_fast_request_is_not_looked_at() -> None:
