@@ -17,7 +17,7 @@ from penstock.bench import stages
 from penstock.bench.calls import INFER, Address, channel
 from penstock.bench.fleet import Goal
 from penstock.bench.httpanswers import Answer, Head
-from penstock.bench.stages import Stages
+from penstock.bench.stages import Counted
 from penstock.client.access import Access
 from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place
 from penstock.errors import PenstockError, first_line
@@ -131,8 +131,8 @@ class Target:
                 raise kind(f"grpc://{self.grpc_target}: {method} is answered {code}: {details}{where}") from None
         return answer
 
-    def stages(self) -> Stages | None:
-        """What the server says that it has done so far, by its statistics extension; None where it has none."""
+    def stages(self) -> Counted | None:
+        """What the server says that each version has done, by its statistics extension; None where it has none."""
         try:
             if self._http is not None:
                 answer = self._http.ask("GET", f"/v2/models/{quote(self.model, safe='')}/stats")

@@ -43,6 +43,7 @@ class Behaviour:
     timing: str = ""
     raw: bytes = b""
     said: dict[str, Any] = field(default_factory=dict)
+    looks: Callable[[], Any] | None = None
 
 
 @dataclass
@@ -115,6 +116,8 @@ class Toy:
                 return _http(200, {"name": "double", "versions": ["1"], "platform": "toy", **tensors})
             case "/v2/models/double/stats":  # asked when a run begins
                 self.in_runs = True
+                if self.behaviour.looks is not None:
+                    return _http(200, self.behaviour.looks())
             case "/v2/models/double/infer":
                 return self._infer(json.loads(body))
         return _http(404, {"error": "no such thing"})
