@@ -55,10 +55,11 @@ def known(held: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
             raise RequestError(f"field {key[:40]!r} of {where} is unknown; it must be one of {', '.join(fields)}")
 
 
-def whole(value: Any, field: str, least: int, most: int) -> int:
-    """A whole number of a range, both ends included."""
+def whole(value: Any, field: str, least: int, most: int, of: str = "") -> int:
+    """A whole number of a range, both ends included; `of` names its unit."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RequestError(f"{field} is {shown(value)}; it must be a whole number from {least} to {most}")
+        unit = f" of {of}" if of else ""
+        raise RequestError(f"{field} is {shown(value)}; it must be a whole number{unit} from {least} to {most}")
     return value
 
 

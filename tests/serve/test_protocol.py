@@ -435,9 +435,16 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
         ["parameters.binary_data_output", "'yes'", "true or false"],
     ),
     "parameters a list": ({**valid(), "parameters": []}, ["parameters is a list", "object"]),
-    "timeout a string": ({**valid(), "parameters": {"timeout": "1s"}}, ["parameters.timeout", "'1s'", "whole number"]),
+    "timeout a string": (
+        {**valid(), "parameters": {"timeout": "1s"}},
+        ["parameters.timeout", "'1s'", "whole number of microseconds"],
+    ),
     "timeout a fraction": ({**valid(), "parameters": {"timeout": 0.5}}, ["parameters.timeout", "0.5", "whole number"]),
     "timeout negative": ({**valid(), "parameters": {"timeout": -1}}, ["parameters.timeout", "-1", "from 0"]),
+    "timeout a number as text": (
+        {**valid(), "parameters": {"timeout": "5"}},
+        ["parameters.timeout is '5'; it must be a whole number of microseconds from 0 to 3600000000"],
+    ),
     "timeout over an hour": ({**valid(), "parameters": {"timeout": 2**40}}, ["parameters.timeout", str(2**40)]),
     "priority negative": ({**valid(), "parameters": {"priority": -1}}, ["parameters.priority", "-1", "from 0"]),
     "id a number": ({**valid(), "id": 7}, ["'id'", "a number", "string"]),
