@@ -23,12 +23,23 @@ def parse_json(text: bytes | memoryview, *, constants: bool = False) -> Any:
     except orjson.JSONDecodeError as error:
         reason = str(error)
     raw = bytes(text)
+    refuse_gzip(raw)
     if constants and (b"NaN" in raw or b"Infinity" in raw):
         with suppress(ValueError, RecursionError, TypeError):
             found = json.loads(raw.decode(), parse_float=_finite, parse_int=_whole_or_float)
             orjson.dumps(found)  # half a surrogate pair is no text
             return found
     raise RequestError(f"the request is not valid JSON: {reason}")
+
+
+def refuse_gzip(body: bytes | memoryview) -> None:
+    """See that a body is not gzip (RFC 1952, section 2.3.1) where no Content-Encoding has said that it is.
+
+    Raises:
+        RequestError: it is.
+    """
+    if bytes(body[:2]) == b"\x1f\x8b":
+        raise RequestError("the body is gzip; send it with Content-Encoding: gzip")
 
 
 def _whole_or_float(text: str) -> int | float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gzip
 import json
 from typing import Any
 
@@ -453,6 +454,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "null": (None, ["null", "object with 'inputs'"]),
     "no JSON": (b"{'inputs': 1}", ["not valid JSON"]),
     "nothing": (b"", ["not valid JSON"]),
+    "gzip": (gzip.compress(b"{}"), ["the body is gzip; send it with Content-Encoding: gzip"]),
     "not UTF-8": (b'{"inputs": "\xff"}', ["not valid JSON"]),
     "NaN for whole numbers": (
         b'{"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, 1], "data": [NaN]}]}',
