@@ -26,6 +26,7 @@ def begun(slo_ms: float) -> dict[str, Any]:
     return {
         **{"slo_ms": slo_ms, "rate_per_s": None, "p99_s": None, "finished": False},
         **{"generator_bound": False, "generator_gives_out_per_s": None},
+        **{"probed_per_s": None, "refuted_per_s": []},
     }
 
 
@@ -61,6 +62,7 @@ def sought(
         "p99_s": None if found.rate_per_s is None else last["confirm"]["p99_s"],
         "generator_bound": found.gives_out_per_s is not None,
         "generator_gives_out_per_s": found.gives_out_per_s,
+        **{"probed_per_s": found.probed_per_s, "refuted_per_s": found.refuted_per_s},
     }
 
 
@@ -107,6 +109,8 @@ def verdict(slo: dict[str, Any], rates: Sequence[float]) -> str:
     if not slo["finished"]:
         return f"{limit}: not known, the search did not end; runs at a rate so far: {len(rates)}"
     bound = f"; {gives_out(slo)}, the server may do more" if slo["generator_bound"] else ""
+    if slo["rate_per_s"] is None and slo["probed_per_s"] is not None:
+        return f"{limit}: {search.refuted(slo['probed_per_s'], slo['refuted_per_s'])}{bound}"
     if slo["rate_per_s"] is None:
         span = f", from {min(rates):,.6g} to {max(rates):,.6g}/s" if rates else ""
         return f"{limit}: kept at no rate that was tried{span}{bound}"

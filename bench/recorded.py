@@ -231,6 +231,8 @@ class Objective(_Part):
     p99_s: Seconds | None = None
     generator_bound: bool = False
     generator_gives_out_per_s: Seconds | None = None
+    probed_per_s: Seconds | None = None
+    refuted_per_s: list[Seconds] = []
     finished: bool = True
 
 

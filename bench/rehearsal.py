@@ -7,6 +7,7 @@ import math
 from penstock.bench import sources, target
 from penstock.bench.answers import Checker, Expected
 from penstock.bench.httpanswers import Answer
+from penstock.bench.pacing import TooSlow
 from penstock.bench.payloads import GRPC, JSON, Payload
 from penstock.bench.sources import Payloads, Wanted
 from penstock.bench.target import Gone, Target
@@ -34,7 +35,7 @@ def held(
     made, notes = sources.prepare(found, wanted), list[str]()
     try:
         first = _alone(found, made.requests[0])
-    except Gone:
+    except (Gone, TooSlow):
         raise
     except PenstockError:
         if made.form != "v2-binary" or wanted.form is not None:
@@ -48,7 +49,13 @@ def held(
     if tolerance is None:
         tolerance = TOLERANCE if made.tolerance is None else made.tolerance
     again, first_time = made.requests[:_AGAIN], Checker(due, tolerance)  # one may be alike by chance
-    if not all(first_time.right(place, _alone(found, payload)) for place, payload in enumerate(again)):
+    alike = all(first_time.right(place, _alone(found, payload)) for place, payload in enumerate(again))
+    if found.pacing.waited_s:
+        notes.append(
+            f"the requests before the first run had to wait for {found.pacing.waited_s:.0f} s in all, since the key is "
+            f"over its rate: runs ask without waiting, and what is refused is a failure"
+        )
+    if not alike:
         notes.append("answers to the same payload differ from call to call: they are not compared, only counted")
         return made, due, notes, math.inf
     if made.expected is not None:

@@ -222,6 +222,19 @@ def warnings(run: Run, most: int, form: str = BINARY) -> list[dict[str, str]]:
     return [{"text": text, "remedy": remedy} for text, remedy in found]
 
 
+def recounted(name: str) -> dict[str, str]:
+    """That the server's counters of a run cannot be subtracted from one another.
+
+    Args:
+        name: the run's load.
+    """
+    return {
+        "text": f"{name}: where the time went is not known: the server began to count anew meanwhile, as it does when "
+        f"a version of the model is loaded or unloaded",
+        "remedy": "measure again while no version is loaded or unloaded",
+    }
+
+
 def _against_void(run: Run, form: str) -> str:
     generator = run["generator"]
     if generator.get("missing"):

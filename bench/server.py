@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench import clock, environment, loads, objective, rehearsal, runs, target
+from penstock.bench import clock, environment, loads, objective, rehearsal, runs, stages, target
 from penstock.bench.fleet import Fleet, Progress
 from penstock.bench.generator import Order
 from penstock.bench.payloads import GRPC, IMAGE, PREDICT
@@ -161,8 +161,10 @@ class Session:
         )
         busy = machine.all_cores()
         after = None if before is None or ended or tally.lost else self._found.stages()
-        stages = None if before is None or after is None else after.since(before)
-        run = {**runs.described(tally, order, self._fleet.processes, stages), "purpose": purpose}
+        done = None if before is None or after is None else stages.between(before, after)
+        if after is not None and done is None and not tally.timed:
+            self.warnings.append(runs.recounted(name))
+        run = {**runs.described(tally, order, self._fleet.processes, done), "purpose": purpose}
         run["generator"]["machine_busy"] = None if busy is None else round(busy / (os.cpu_count() or 1), 3)
         self.runs.append(run)
         if purpose not in (*loads.SHORT, "confirm"):  # which are there to find what fails

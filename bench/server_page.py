@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree.ElementTree import Element
 
-from penstock.bench import facts, server_charts
+from penstock.bench import facts, search, server_charts
 from penstock.bench.engine_page import interval
 from penstock.bench.recorded import Objective, Run, Server
 from penstock.pages import scales
@@ -50,6 +50,9 @@ def _objective(slo: Objective) -> list[str]:
     if slo.rate_per_s:
         p99 = f" (p99 {ms(slo.p99_s)} ms)" if slo.p99_s is not None else ""
         said = [f"Up to {scales.figure(slo.rate_per_s)}/s its p99 stays under {slo.slo_ms:g} ms{p99}."]
+    elif slo.probed_per_s and slo.refuted_per_s:
+        told = search.refuted(slo.probed_per_s, slo.refuted_per_s)
+        said = [f"Its p99 under {slo.slo_ms:g} ms is not confirmed: {told}."]
     else:
         said = [f"At no rate that was tried did its p99 stay under {slo.slo_ms:g} ms."]
     if slo.generator_bound:

@@ -17,9 +17,11 @@ from penstock.bench import stages
 from penstock.bench.calls import INFER, Address, channel
 from penstock.bench.fleet import Goal
 from penstock.bench.httpanswers import Answer, Head
-from penstock.bench.stages import Stages
+from penstock.bench.pacing import Pacing, TooSlow
+from penstock.bench.stages import Counted
 from penstock.client.access import Access
-from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place
+from penstock.client.connection import Answer as Got
+from penstock.client.connection import Patience, Place, Server, Unanswered, Unreachable, place, retry_after_s
 from penstock.errors import PenstockError, first_line
 
 SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
@@ -64,6 +66,7 @@ class Target:
     model_version: str = ""
     inputs: tuple[Input, ...] = ()
     outputs: tuple[str, ...] = ()
+    pacing: Pacing = field(default_factory=Pacing, repr=False)
     _http: Server | None = field(default=None, repr=False)
 
     @property
@@ -103,16 +106,26 @@ class Target:
         Raises:
             PenstockError: there is none.
         """
-        assert self._http is not None
         try:
-            got = self._http.ask("POST", path, body, headers)
+            got = self.get("POST", path, body, headers)
         except Unanswered as error:
             raise Gone(f"{self.url}: {error}") from None
         fields = {name.encode(): value.encode("latin-1") for name, value in got.headers.items()}
         return Answer(Head(got.status, len(got.body), chunked=False, closes=False, fields=fields), got.body)
 
+    def get(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Got:
+        """One answer over HTTP, asked for again as late as the server says where the key is over its rate.
+
+        Raises:
+            Unreachable, Unanswered, TooSlow: there is none.
+        """
+        assert self._http is not None
+        while (got := self._http.ask(method, path, body, headers)).status == 429:
+            self.pacing.wait(retry_after_s(got), f"{self.url}{path}: {got.error}")
+        return got
+
     def call(self, method: str, request: bytes, timeout_s: float | None = None) -> bytes:
-        """The answer to one call over gRPC.
+        """The answer to one call over gRPC, made again as late as the server says where the key is over its rate.
 
         Raises:
             PenstockError: there is none.
@@ -120,22 +133,25 @@ class Target:
         import grpc
 
         with closing(channel(self.address)) as made:
-            try:
-                answer: bytes = made.unary_unary(f"/{messages.SERVICE}/{method}")(
-                    request, timeout=timeout_s or self.timeout_s, metadata=self.address.metadata
-                )
-            except grpc.RpcError as error:
-                code, details = error.code().name, str(error.details())[:200]
-                kind = Gone if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else PenstockError
-                where = "; --grpc HOST:PORT says where its gRPC is" if kind is Gone and self.place else ""
-                raise kind(f"grpc://{self.grpc_target}: {method} is answered {code}: {details}{where}") from None
-        return answer
+            ask = made.unary_unary(f"/{messages.SERVICE}/{method}")
+            while True:
+                try:
+                    answer: bytes = ask(request, timeout=timeout_s or self.timeout_s, metadata=self.address.metadata)
+                    return answer
+                except grpc.RpcError as error:
+                    code, details = error.code().name, str(error.details())[:200]
+                    said = f"grpc://{self.grpc_target}: {method} is answered {code}: {details}"
+                    kind = Gone if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED") else PenstockError
+                    if (wait_s := _pushed_back_s(error)) is None:
+                        where = "; --grpc HOST:PORT says where its gRPC is" if kind is Gone and self.place else ""
+                        raise kind(f"{said}{where}") from None
+                self.pacing.wait(wait_s, said)
 
-    def stages(self) -> Stages | None:
-        """What the server says that it has done so far, by its statistics extension; None where it has none."""
+    def stages(self) -> Counted | None:
+        """What the server says that each version has done, by its statistics extension; None where it has none."""
         try:
             if self._http is not None:
-                answer = self._http.ask("GET", f"/v2/models/{quote(self.model, safe='')}/stats")
+                answer = self.get("GET", f"/v2/models/{quote(self.model, safe='')}/stats")
                 return stages.of_json(json.loads(answer.body)["model_stats"]) if answer.status == 200 else None
             request = messages.message("ModelStatisticsRequest")(name=self.model).SerializeToString()
             answer_ = messages.message("ModelStatisticsResponse").FromString(self.call("ModelStatistics", request))
@@ -207,11 +223,18 @@ def _over_grpc(url: str, access: Access, timeout_s: float) -> Target:
     return Target(url, access, timeout_s, grpc_target=shown, secure=parts.scheme.lower() == "grpcs")
 
 
+def _pushed_back_s(error: Any) -> float | None:
+    """When to call again, as a server says whose rate was exceeded; None where that is not what it says."""
+    if error.code().name != "RESOURCE_EXHAUSTED":
+        return None
+    told = dict(error.trailing_metadata() or ()).get("grpc-retry-pushback-ms", "")
+    return int(told) / 1e3 if str(told).isascii() and str(told).isdigit() else None
+
+
 def _get(target: Target, path: str, method: str = "GET", body: bytes = b"") -> tuple[int, Any]:
-    assert target._http is not None
     headers = {"Content-Type": "application/json"} if body else {}
     try:
-        answer = target._http.ask(method, path, body, headers)
+        answer = target.get(method, path, body, headers)
     except Unreachable:
         raise
     except Unanswered as error:
@@ -286,7 +309,7 @@ def _see_model_by_call(target: Target, named: str | None) -> None:
     request = messages.message("ModelMetadataRequest")(name=name).SerializeToString()
     try:
         answer = target.call("ModelMetadata", request)
-    except Gone:
+    except (Gone, TooSlow):
         raise
     except PenstockError as error:
         why = str(error).partition("answered ")[2]
@@ -300,7 +323,7 @@ def _see_model_by_call(target: Target, named: str | None) -> None:
 def _models_by_call(target: Target) -> list[str]:
     try:
         answer = target.call("RepositoryIndex", b"")
-    except Gone:
+    except (Gone, TooSlow):
         raise
     except PenstockError:
         return []

@@ -55,6 +55,7 @@ async def read_inputs(request: Request, model: Model, bounds: Bounds, times: Tim
     def decode() -> Inputs:
         if header_length is not None:
             return _binary(data, header_length, model)
+        fields.refuse_gzip(data)
         if kind == "text/csv":
             return predict.csv_inputs(model, bytes(data))
         if _is_json(data, kind):

@@ -23,12 +23,23 @@ def parse_json(text: bytes | memoryview, *, constants: bool = False) -> Any:
     except orjson.JSONDecodeError as error:
         reason = str(error)
     raw = bytes(text)
+    refuse_gzip(raw)
     if constants and (b"NaN" in raw or b"Infinity" in raw):
         with suppress(ValueError, RecursionError, TypeError):
             found = json.loads(raw.decode(), parse_float=_finite, parse_int=_whole_or_float)
             orjson.dumps(found)  # half a surrogate pair is no text
             return found
     raise RequestError(f"the request is not valid JSON: {reason}")
+
+
+def refuse_gzip(body: bytes | memoryview) -> None:
+    """See that a body is not gzip (RFC 1952, section 2.3.1) where no Content-Encoding has said that it is.
+
+    Raises:
+        RequestError: it is.
+    """
+    if bytes(body[:2]) == b"\x1f\x8b":
+        raise RequestError("the body is gzip; send it with Content-Encoding: gzip")
 
 
 def _whole_or_float(text: str) -> int | float:
@@ -55,10 +66,11 @@ def known(held: dict[str, Any], fields: tuple[str, ...], where: str) -> None:
             raise RequestError(f"field {key[:40]!r} of {where} is unknown; it must be one of {', '.join(fields)}")
 
 
-def whole(value: Any, field: str, least: int, most: int) -> int:
-    """A whole number of a range, both ends included."""
+def whole(value: Any, field: str, least: int, most: int, of: str = "") -> int:
+    """A whole number of a range, both ends included; `of` names its unit."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RequestError(f"{field} is {shown(value)}; it must be a whole number from {least} to {most}")
+        unit = f" of {of}" if of else ""
+        raise RequestError(f"{field} is {shown(value)}; it must be a whole number{unit} from {least} to {most}")
     return value
 
 

@@ -90,6 +90,7 @@ class Fronts:
             frames.STATE,
             {
                 "models": [_described(model) for model in repository.models.values()],
+                "mode": repository.mode,
                 "failures": repository.failures,
                 "unloaded": sorted(repository.unloaded),
                 "routes": repository.routes.as_dict(),

@@ -50,7 +50,7 @@ class Mirror:
         self._link = self.tracer.link = link
         self._follow_models(state["models"], known=known)
         repository = self.repository
-        repository.away = ""
+        repository.away, repository.mode = "", state["mode"]
         repository.failures, repository.unloaded = state["failures"], set(state["unloaded"])
         routes = repository.routes.held
         repository.routes.held = {

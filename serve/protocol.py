@@ -259,7 +259,7 @@ def _outputs(listed: Any, parameters: dict[str, Any], signature: Signature, regi
 def _timeout_s(microseconds: Any) -> float | None:
     if microseconds is None:
         return None
-    value = whole(microseconds, "parameters.timeout", 0, _MAX_TIMEOUT_US)
+    value = whole(microseconds, "parameters.timeout", 0, _MAX_TIMEOUT_US, "microseconds")
     return value / 1e6 if value else None  # 0 means none, as in Triton
 
 

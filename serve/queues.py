@@ -85,11 +85,19 @@ class Queue:
             if priority <= item.priority:
                 ahead[key, kind] = ahead.get((key, kind), 0) + count
         own_s = curve.at_least(item.kind, item.rows, item.arrived)
-        if own_s + self._least_s(ahead, item, curve) / instances > timeout_s:
+        before_s = self._least_s(ahead, item, curve) / instances
+        if own_s + before_s <= timeout_s:
+            return
+        rows = sum(ahead.values())
+        if not own_s:  # nothing is known of such a batch
             raise Unmeetable(
-                f"no answer is possible within the timeout of {timeout_s:g} s: {sum(ahead.values())} rows "
-                f"wait before it, and such a batch takes {own_s:.2g} s at the least"
+                f"no answer is possible within the timeout of {timeout_s:g} s: {rows} rows wait before it, and those "
+                f"take {before_s:.2g} s at the least"
             )
+        raise Unmeetable(
+            f"no answer is possible within the timeout of {timeout_s:g} s: {rows} rows wait before it, and such a "
+            f"batch takes {own_s:.2g} s at the least"
+        )
 
     def _least_s(self, ahead: Mapping[tuple[Hashable, Hashable], int], item: Item, curve: Curve) -> float:
         """Seconds that the batches take at least that go before an item's own, one after the other."""

@@ -115,7 +115,12 @@ class Repository:
             if name in self.failures:
                 raise RequestError(f"model {name!r} failed to load: {self.failures[name]}", 503)
             if name in self.unloaded:
-                raise RequestError(f"model {name!r} has been unloaded", 404)
+                if self.mode != "explicit":
+                    raise RequestError(
+                        f"model {name!r} is not loaded; by --mode {self.mode} clients may not load it", 404
+                    )
+                step = f"POST /v2/repository/models/{name}/load loads it"
+                raise RequestError(f"model {name!r} is not loaded; {step}", 404)
             served = ", ".join(sorted([*self.models, *self.routes.held])) or "none"
             raise RequestError(f"model {name[:128]!r} is not served; the models are {served}", 404)
         if version is not None and version != str(model.version):

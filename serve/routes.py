@@ -3,7 +3,8 @@
 The turn of each target is set beforehand, so that every stretch of requests is shared as the weights say, and no
 request waits for a choice: among those whose turn has come, the one whose turn is over first (earliest pseudo-deadline,
 after Baruah, Cohen, Plaxton and Varvel, "Proportionate progress", Algorithmica 15, 1996). After any number n of
-requests each target has had n times its share, give or take less than one.
+requests each target has had n times its share, give or take less than one. With front ends each of them takes turns
+by itself, for the requests that come to it: of all together, each target has its share give or take one for each.
 """
 
 from __future__ import annotations

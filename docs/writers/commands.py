@@ -25,9 +25,8 @@ def page() -> str:
         "# Command line\n",
         WRITTEN,
         "`penstock COMMAND --help` shows the same. Options may stand anywhere behind the command. An error is one "
-        "line on stderr "
-        "that begins with `error:`, and exit status 2; [what every error means](../errors.md) has the other "
-        "statuses.\n",
+        "line on stderr that begins with `error:`, or for an option that does not exist or is out of range a usage "
+        "line and a box, and exit status 2; [what every error means](../errors.md) has the other statuses.\n",
         table(
             ("command", "what it does"),
             ((f"[{code(name)}](#{_anchor(name)})", _summary(command)) for name, command in found),

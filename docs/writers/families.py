@@ -290,7 +290,7 @@ FAMILIES = (
         "bench/target.py bench/sources.py bench/datafiles.py bench/payloads.py bench/rehearsal.py bench/answers.py "
         "bench/fleet.py bench/loadgen.py bench/scenarios.py bench/loads.py bench/generator.py bench/calls.py "
         "bench/httpanswers.py bench/frames.py bench/server.py bench/runs.py bench/search.py bench/connections.py "
-        "bench/objective.py bench/schedule.py bench/stages.py",
+        "bench/objective.py bench/schedule.py bench/stages.py bench/pacing.py",
         "The server or its model is not there, what is to be sent does not fit, or an answer is not the one that is "
         "due.",
         "Ask once by hand (`penstock predict`), then measure. [Measuring servers](../bench_servers.md).",

@@ -164,7 +164,7 @@ class Server:
                 why = hints.wrong_scheme(str(self.where), error) or hints.explained(error)
                 raise Unreachable(f"{self.where}: {why}") from None
             else:
-                asked = _retry_after_s(answer)
+                asked = retry_after_s(answer)
                 pause = pause if asked is None else asked
                 if answer.status not in _LATER or last or pause > self._patience.timeout_s:
                     return answer
@@ -246,7 +246,7 @@ class Server:
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
 
-def _retry_after_s(answer: Answer) -> float | None:
+def retry_after_s(answer: Answer) -> float | None:
     """Retry-After, which is seconds or a date."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():

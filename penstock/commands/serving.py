@@ -11,6 +11,7 @@ import typer
 from penstock import variables
 from penstock.commands.stages import import_stage
 from penstock.commands.terminal import say
+from penstock.errors import PenstockError
 
 KeyFile = Annotated[
     Path | None,
@@ -62,9 +63,13 @@ def health(
 
 def check(
     url: Annotated[str, typer.Argument(help="A server of the Open Inference Protocol, anybody's.")],
-    model: Annotated[
-        str | None, typer.Option(help="The model to try things on; default: the first that takes one row of ones.")
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="The model to try things on; default: the first that takes one row of ones."
+        ),
     ] = None,
+    model: Annotated[str | None, typer.Option(help="The same, as an option.")] = None,
     grpc: Annotated[
         str | None,
         typer.Option(
@@ -87,14 +92,18 @@ def check(
     Over HTTP and gRPC. Exits with 1 if a check fails. What a server does not list among its extensions is skipped.
 
     Examples: `penstock check http://127.0.0.1:8000 --junit check.xml` ·
-    `penstock check http://127.0.0.1:8080 --grpc 127.0.0.1:8081 --model iris`
+    `penstock check http://127.0.0.1:8080 iris --grpc 127.0.0.1:8081`
     """
     conformance = import_stage("penstock.serve.conformance.run", "serve")
     connection = import_stage("penstock.serve.conformance.connection", "serve")
     from penstock.client.access import access
 
+    if named is not None and model not in (None, named):
+        raise PenstockError(f"--model {model}: MODEL is {named}; give one or the other")
     let_in = access(key_file, ca)
-    target = connection.connect(url, model, timeout_s, grpc, reload=reload, headers=header or [], access=let_in)
+    target = connection.connect(
+        url, named or model, timeout_s, grpc, reload=reload, headers=header or [], access=let_in
+    )
     verdicts = list(conformance.run(target))
     if junit is not None:
         conformance.write_junit(verdicts, url, junit)

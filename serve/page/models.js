@@ -103,7 +103,7 @@ function receipt(model) {
 
 const held = ([name, reason]) => element("p", { class: "notice" }, element("b", null, name), `: ${reason}`);
 
-const absent = (name) => element("p", { class: "soft" }, element("b", null, name), " has been unloaded.");
+const absent = (name) => element("p", { class: "soft" }, element("b", null, name), " is not loaded.");
 
 function route([name, weights]) {
   const targets = Object.entries(weights);

@@ -27,6 +27,7 @@ class Behaviour:
 
     wrong_every: int = 0
     refuse_every: int = 0
+    hurried_every: int = 0
     delay_s: float = 0.0
     hang: bool = False
     hang_at: int = 0
@@ -43,6 +44,7 @@ class Behaviour:
     timing: str = ""
     raw: bytes = b""
     said: dict[str, Any] = field(default_factory=dict)
+    looks: Callable[[], Any] | None = None
 
 
 @dataclass
@@ -115,11 +117,13 @@ class Toy:
                 return _http(200, {"name": "double", "versions": ["1"], "platform": "toy", **tensors})
             case "/v2/models/double/stats":  # asked when a run begins
                 self.in_runs = True
+                if self.behaviour.looks is not None:
+                    return _http(200, self.behaviour.looks())
             case "/v2/models/double/infer":
-                return self._infer(json.loads(body))
+                return self._infer(body)
         return _http(404, {"error": "no such thing"})
 
-    def _infer(self, request: dict[str, Any]) -> bytes:
+    def _infer(self, body: bytes) -> bytes:
         told = self.behaviour
         with self.lock:
             self.answered += 1
@@ -134,7 +138,9 @@ class Toy:
         time.sleep((told.slow_in_runs_s if self.in_runs else 0.0) or told.delay_s)
         if told.refuse_every and number % told.refuse_every == 0:
             return _http(503, {"error": "busy"})
-        (tensor,) = request["inputs"]
+        if told.hurried_every and number % told.hurried_every == 0:
+            return _http(429, {"error": "the API key 'a' is over its rate"}, more="Retry-After: 2\r\n")
+        (tensor,) = json.loads(body)["inputs"]
         factor = 3.0 if told.wrong_every and number > 200 and number % told.wrong_every == 0 else 2.0
         nudge = 1 + 1e-6 * (number % 5) if told.jitter else 1.0
         if told.alike_every and number % told.alike_every != 1:
@@ -150,9 +156,11 @@ class Toy:
         )
 
 
-def _http(status: int, content: Any, *, chunked: bool = False, closes: bool = False, timing: str = "") -> bytes:
+def _http(
+    status: int, content: Any, *, chunked: bool = False, closes: bool = False, timing: str = "", more: str = ""
+) -> bytes:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    ending = "Connection: close\r\n" if closes else ""
+    ending = more + ("Connection: close\r\n" if closes else "")
     ending += f"Server-Timing: {timing}\r\n" if timing else ""
     if chunked:
         head = f"HTTP/1.1 {status} X\r\nTransfer-Encoding: chunked\r\n{ending}\r\n".encode()

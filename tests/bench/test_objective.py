@@ -80,6 +80,29 @@ def test_where_no_rate_kept_the_limit_those_that_were_tried_are_told() -> None:
     assert said == "p99 under 0.05 ms: kept at no rate that was tried, from 1 to 60/s"
 
 
+def test_a_rate_that_only_a_probe_kept_is_told_as_that() -> None:
+    made: list[dict[str, Any]] = []
+    carry_out = runs_of(100, 1e9, made)
+
+    def lucky(order: Order, purpose: str) -> dict[str, Any]:
+        run = carry_out(order, purpose)
+        return {**run, "latencies_s": [1.0] * 1000} if purpose == "confirm" else run
+
+    found = objective.sought(20.0, 1.0, orders, lucky, 1)
+    kept = max(run["rate_per_s"] for run in made if run["purpose"] == "probe" and run["rate_per_s"] <= 100)
+    assert (found["rate_per_s"], found["probed_per_s"]) == (None, kept)
+    assert len(found["refuted_per_s"]) == 5
+    assert objective.verdict(found, objective.tried(made)) == (
+        f"p99 under 20 ms: a probe kept {kept:,.6g}/s, and 5 longer runs from {0.95**4 * kept:,.6g} to {kept:,.6g}/s "
+        "did not; run it again on a machine that is idle, or with longer --seconds"
+    )
+
+
+def test_a_search_of_before_that_has_no_longer_runs_is_told_as_it_was() -> None:
+    said = objective.verdict({"slo_ms": 20, "rate_per_s": None}, [5.0, 50.0])
+    assert said == "p99 under 20 ms: kept at no rate that was tried, from 5 to 50/s"
+
+
 def test_a_search_that_did_not_end_says_so_and_judges_nothing() -> None:
     said = objective.verdict(objective.begun(20.0), [60.0, 96.0])
     assert said == "p99 under 20 ms: not known, the search did not end; runs at a rate so far: 2"

@@ -285,6 +285,13 @@ def test_a_generator_that_gave_out_is_told_beside_the_rate() -> None:
     assert "The generator gives out at 510/s, and not the server" in text
 
 
+def test_a_rate_that_only_a_probe_kept_is_not_told_as_none() -> None:
+    slo = {"slo_ms": 20, "rate_per_s": None, "probed_per_s": 100.0, "refuted_per_s": [100.0, 95.0]}
+    text = words_of(samples.server(slo=slo))
+    assert "Its p99 under 20 ms is not confirmed: a probe kept 100/s, and 2 longer runs from 95 to 100/s" in text
+    assert "At no rate" not in text
+
+
 def test_a_search_that_did_not_end_is_no_verdict_on_the_server() -> None:
     text = words_of(samples.server(slo={"slo_ms": 20, "finished": False}, interrupted=True))
     assert "under 20 ms did not end" in text

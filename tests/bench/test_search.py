@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.search import Verdict, highest
+from penstock.bench.search import Verdict, highest, refuted
 
 
 @given(st.floats(2, 100_000), st.floats(0.02, 50))
@@ -22,6 +22,19 @@ def test_a_rate_that_fails_when_it_is_confirmed_is_not_believed() -> None:
     found = highest(100, lambda rate: Verdict(rate <= 110), lambda rate: Verdict(rate <= 101))
     assert found.rate_per_s is not None
     assert 95 < found.rate_per_s <= 101
+
+
+def test_what_only_a_probe_kept_is_told_with_the_longer_runs_that_did_not() -> None:
+    found = highest(100, lambda rate: Verdict(rate <= 101), lambda rate: Verdict(False))
+    assert found.rate_per_s is None
+    assert found.probed_per_s is not None
+    assert found.refuted_per_s == [rate for rate, _ in found.tried[-5:]]
+    assert found.refuted_per_s[0] == found.probed_per_s
+
+
+def test_the_sentence_of_one_longer_run_speaks_of_one() -> None:
+    said = refuted(1.0, [1.0])
+    assert said.startswith("a probe kept 1/s, and a longer run at 1/s did not; run it again")
 
 
 def test_nothing_is_found_where_no_rate_keeps_it() -> None:

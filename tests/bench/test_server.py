@@ -19,6 +19,7 @@ from penstock.bench import server
 from penstock.bench.server import Plan
 from penstock.bench.sources import Wanted
 from penstock.errors import PenstockError
+from tests.bench.test_stages import counted
 
 QUICK = {"seconds": 0.6, "warmup_s": 0.1, "processes": 1}
 
@@ -102,6 +103,16 @@ def test_several_processes_share_a_rate(toy: Callable[..., Any]) -> None:
     assert run["generator"]["processes"] == 3
     assert 70 < run["requests"] < 180
     assert failed(result) == 0
+
+
+def test_a_version_loaded_during_a_run_leaves_no_stages_and_a_warning(toy: Callable[..., Any]) -> None:
+    looks = iter([counted("1", 1000, 50.0), counted("2", 1500, 60.0)])
+    served = toy(looks=lambda: {"model_stats": [next(looks)]})
+    result = server.measure(served.url, "double", Plan(concurrency=(1,), seconds=0.3, warmup_s=0.1))
+    assert result["runs"][0]["stages_s"] is None
+    (said,) = [each for each in result["warnings"] if "where the time went" in each["text"]]
+    assert said["text"].startswith("closed, 1 connection: where the time went is not known")
+    assert "loaded" in said["remedy"]
 
 
 def test_the_search_finds_the_rate_that_one_at_a_time_allows(toy: Callable[..., Any]) -> None:

@@ -496,6 +496,13 @@ def test_a_compressed_body_is_taken_as_what_it_was(server: Server, scan: bytes, 
 
 
 @pytest.mark.parametrize("path", [DIGITS, INFER])
+@pytest.mark.parametrize("kind", ["application/json", "image/png", "text/csv", "application/x-www-form-urlencoded"])
+def test_a_body_in_gzip_of_which_no_header_tells_is_named(server: Server, path: str, kind: str) -> None:
+    body = gzip.compress(b'{"inputs": []}')
+    refused(server.ask("POST", path, body, {"Content-Type": kind}), 400, "send it with Content-Encoding: gzip")
+
+
+@pytest.mark.parametrize("path", [DIGITS, INFER])
 @pytest.mark.parametrize(
     ("coding", "body", "status", "words"),
     [

@@ -93,7 +93,7 @@ def test_grpc_is_found_at_the_next_port_if_the_same_server_is_there(
         assert found.calls.address == where
     with grpc_serving(spoilt(another_name, "ServerMetadata")(behind(address(server))), server.port + 1):
         assert connect(server.url, MODEL, 5).calls is None
-    done = CliRunner().invoke(cli.app, ["check", server.url, "--model", MODEL], catch_exceptions=False)
+    done = CliRunner().invoke(cli.app, ["check", server.url, MODEL], catch_exceptions=False)
     assert "skipped: gRPC: health: 5 checks: no gRPC of this server at 127.0.0.1:" in done.output
     assert done.exit_code == 0
 

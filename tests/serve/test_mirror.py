@@ -12,7 +12,7 @@ from penstock.serve.mirror import Mirror
 from penstock.serve.sharedmemory import Regions
 
 NOTHING: dict[str, Any] = {
-    **{"models": [], "failures": {}, "unloaded": [], "routes": {}, "shadows": [], "regions": []},
+    **{"models": [], "mode": "none", "failures": {}, "unloaded": [], "routes": {}, "shadows": [], "regions": []},
     **{"traced": False, "logging": {}},
 }
 
@@ -27,3 +27,13 @@ def test_before_an_engine_was_heard_no_model_is_known_and_none_is_unknown() -> N
     with pytest.raises(RequestError, match="'any' is not served; the models are none") as caught:
         mirror.repository.find("any")
     assert caught.value.status == 404
+
+
+def test_a_model_that_is_not_loaded_is_told_as_the_engine_would() -> None:
+    mirror = Mirror(Regions())
+    mirror.follow(SimpleNamespace(), {**NOTHING, "unloaded": ["b"]})  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="'b' is not loaded; by --mode none clients may not load it"):
+        mirror.repository.find("b")
+    mirror.follow(SimpleNamespace(), {**NOTHING, "mode": "explicit", "unloaded": ["b"]})  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="'b' is not loaded; POST /v2/repository/models/b/load loads it"):
+        mirror.repository.find("b")

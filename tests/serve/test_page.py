@@ -434,7 +434,7 @@ def test_models_that_come_and_go_do_so_on_the_page(tmp_path: Path, start_server:
     assert "Route best leads to good." in seen.inner_text("#models")
     server.ask("POST", "/v2/repository/models/bad/unload", {})
     seen.wait_for_selector("#state:text-is('ready')")
-    assert "bad has been unloaded." in seen.inner_text("#models")
+    assert "bad is not loaded." in seen.inner_text("#models")
     seen.fill("#tensors", '{"ids": [[7]], "weight": [1]}')
     shutil.copytree(tmp_path / "good", tmp_path / "new")
     receipt = tmp_path / "new/1/penstock.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gzip
 import json
 from typing import Any
 
@@ -435,9 +436,16 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
         ["parameters.binary_data_output", "'yes'", "true or false"],
     ),
     "parameters a list": ({**valid(), "parameters": []}, ["parameters is a list", "object"]),
-    "timeout a string": ({**valid(), "parameters": {"timeout": "1s"}}, ["parameters.timeout", "'1s'", "whole number"]),
+    "timeout a string": (
+        {**valid(), "parameters": {"timeout": "1s"}},
+        ["parameters.timeout", "'1s'", "whole number of microseconds"],
+    ),
     "timeout a fraction": ({**valid(), "parameters": {"timeout": 0.5}}, ["parameters.timeout", "0.5", "whole number"]),
     "timeout negative": ({**valid(), "parameters": {"timeout": -1}}, ["parameters.timeout", "-1", "from 0"]),
+    "timeout a number as text": (
+        {**valid(), "parameters": {"timeout": "5"}},
+        ["parameters.timeout is '5'; it must be a whole number of microseconds from 0 to 3600000000"],
+    ),
     "timeout over an hour": ({**valid(), "parameters": {"timeout": 2**40}}, ["parameters.timeout", str(2**40)]),
     "priority negative": ({**valid(), "parameters": {"priority": -1}}, ["parameters.priority", "-1", "from 0"]),
     "id a number": ({**valid(), "id": 7}, ["'id'", "a number", "string"]),
@@ -446,6 +454,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
     "null": (None, ["null", "object with 'inputs'"]),
     "no JSON": (b"{'inputs': 1}", ["not valid JSON"]),
     "nothing": (b"", ["not valid JSON"]),
+    "gzip": (gzip.compress(b"{}"), ["the body is gzip; send it with Content-Encoding: gzip"]),
     "not UTF-8": (b'{"inputs": "\xff"}', ["not valid JSON"]),
     "NaN for whole numbers": (
         b'{"inputs": [{"name": "ids", "datatype": "INT64", "shape": [1, 1], "data": [NaN]}]}',

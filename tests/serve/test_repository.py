@@ -14,6 +14,7 @@ import pytest
 from penstock import artifact
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError
+from penstock.serve.errors import RequestError
 from penstock.serve.lifecycle import open_repository
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
@@ -198,6 +199,24 @@ def test_a_bare_onnx_file_with_numbered_tensor_names_serves(bare: Callable[..., 
 def test_a_bare_file_whose_name_no_model_may_bear_is_refused(bare: Callable[..., Path]) -> None:
     (reason,) = opened(bare("my net!.onnx", "batch")).failures.values()
     assert "letters, digits" in reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "step"),
+    [
+        ("explicit", "POST /v2/repository/models/b/load loads it"),
+        ("none", "by --mode none clients may not load it"),
+    ],
+)
+def test_a_model_that_was_never_loaded_is_not_said_to_have_been(
+    tmp_path: Path, fake_artifact: Callable[..., Artifact], mode: str, step: str
+) -> None:
+    for name in "ab":
+        fake_artifact(tmp_path, name)
+    found = open_repository([tmp_path], Limits(), Metrics(), mode, only=["a"])
+    with pytest.raises(RequestError) as caught:
+        found.find("b")
+    assert (str(caught.value), caught.value.status) == (f"model 'b' is not loaded; {step}", 404)
 
 
 def test_closing_a_repository_drains_its_models(tmp_path: Path, fake_artifact: Callable[..., Artifact]) -> None:

@@ -152,7 +152,7 @@ def test_statistics_and_logging_are_those_of_http(client: Any, rpc_server: Serve
 def test_a_model_is_unloaded_and_loaded_again(client: Any, golden: tuple[Any, Any]) -> None:
     client.unload_model(NAME)
     assert not client.is_model_ready(NAME)
-    refused(lambda: client.infer(NAME, asked(golden[0])), "NOT_FOUND", "unloaded")
+    refused(lambda: client.infer(NAME, asked(golden[0])), "NOT_FOUND", "is not loaded; POST /v2/repository")
     client.load_model(NAME)
     assert np.allclose(client.infer(NAME, asked(golden[0])).as_numpy("logits"), golden[1], atol=1e-4)
     refused(lambda: client.load_model("nobody"), "INVALID_ARGUMENT", "no such model")

@@ -1115,6 +1115,23 @@ def test_what_waits_before_it_counts_for_a_deadline_and_what_goes_after_it_does_
     run(scenario())
 
 
+def test_where_nothing_is_known_of_its_own_batch_those_before_it_are_told() -> None:
+    async def scenario() -> None:
+        function = Steady(light=False)
+        function.takes_s = 0.1
+        scheduler = Scheduler(lambda: function, max_batch=1)
+        for _ in range(3):
+            await scheduler.submit("x", kind="k")
+        before = [asyncio.ensure_future(scheduler.submit(n, kind="k")) for n in range(6)]
+        await asyncio.sleep(0.01)  # one is under way, five wait
+        with pytest.raises(Unmeetable, match=r"0.4 s: 5 rows wait before it, and those take 0.5\d? s at the least"):
+            await scheduler.submit("new", kind="unknown", timeout_s=0.4)
+        await asyncio.gather(*before)
+        await scheduler.close()
+
+    run(scenario())
+
+
 def test_nobody_is_refused_for_how_long_it_took_where_the_values_may_tell() -> None:
     async def scenario() -> None:
         function = Steady(steady=False, light=False)

@@ -157,7 +157,9 @@ def test_a_model_is_unloaded_and_loaded_again(client: Any, own_server: Server, g
     assert not client.is_server_ready()  # it was the only one, and there is nobody to answer
     (row,) = client.get_model_repository_index()
     assert (row["state"], row["reason"]) == ("UNAVAILABLE", "unloaded")
-    with pytest.raises(triton.InferenceServerException, match="has been unloaded"):
+    with pytest.raises(
+        triton.InferenceServerException, match=f"is not loaded; POST /v2/repository/models/{NAME}/load loads it"
+    ):
         client.infer(NAME, asked(golden[0]))
     client.load_model(NAME)
     assert client.is_model_ready(NAME)

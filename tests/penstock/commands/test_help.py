@@ -94,3 +94,12 @@ def test_a_mistyped_word_is_told_with_the_nearest_and_where_to_look(words: tuple
     assert ran.returncode == 2
     assert near in ran.stderr
     assert re.search(r"Try 'python -m penstock.* -h' for help", ran.stderr)
+
+
+@pytest.mark.parametrize("words", [("serve", "m", "--prot", "1"), ("serve", "m", "--port", "99999"), ("serve",)])
+def test_an_option_that_is_none_or_out_of_range_is_told_by_a_usage_line_as_the_pages_say(
+    words: tuple[str, ...],
+) -> None:
+    ran = run(*words)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("Usage: ")

@@ -49,6 +49,8 @@ MISTAKES = {
     "nobody to predict": (["predict", "http://127.0.0.1:1", "tiny.onnx"], "penstock serve"),
     "nobody to measure": (["bench", "http://127.0.0.1:1"], "penstock serve"),
     "nobody to check": (["check", "http://127.0.0.1:1"], "penstock serve models/"),
+    "nobody to check a model of": (["check", "http://127.0.0.1:1", "digits"], "penstock serve models/"),
+    "two models to check": (["check", "http://127.0.0.1:1", "a", "--model", "b"], "MODEL is a; give one or the other"),
     "a file to inspect": (["inspect", "tiny.onx"], "the nearest is 'tiny.onnx'"),
     "a stage": (["doctor", "srve"], "the nearest is 'serve'"),
     "a command": (["serv"], "serve"),
