@@ -51,8 +51,8 @@ class Behind(HttpToolsProtocol):
 
     @property
     def receiving_since(self) -> float | None:
-        """When a request began that is not whole yet."""
-        return self._begun if self._within else None
+        """When a request began that is not whole yet; None too while it is not read on, since that is not its fault."""
+        return self._begun if self._within and not self.flow.read_paused else None
 
     def give_up(self, status: int, why: str) -> None:
         """Wait no longer for a request; what has been answered early is not answered again.
@@ -164,6 +164,8 @@ class Behind(HttpToolsProtocol):
         self._within = False
 
     def on_response_complete(self) -> None:
+        if self.flow.read_paused:
+            self._begun = self.loop.time()  # of what is read on from now
         idle = not self._within and not self.pipeline and not self.flow.write_paused
         super().on_response_complete()
         if idle and not self.transport.is_closing():

@@ -176,6 +176,29 @@ def test_what_is_refused_alone_is_refused_at_once() -> None:
         assert sent.count(b"HTTP/1.1 ") == 1
 
 
+def test_a_request_is_not_late_by_the_time_it_was_not_read() -> None:
+    async def scenario() -> bytes:
+        app = App("/first")
+        behind, pipe = behind_of(app)
+        behind.given(pipe, whole("/first", CHUNKED))
+        await settled()
+        behind.data_received(head("/second", "Content-Length: 4"))
+        assert pipe.paused, "it waits for its turn"
+        assert behind.receiving_since is None
+        before = behind.loop.time()
+        app.held["/first"].set()
+        await settled()
+        assert not pipe.paused
+        assert behind.receiving_since is not None
+        assert behind.receiving_since >= before
+        behind.data_received(b"body")
+        await settled()
+        behind.connection_lost(None)
+        return pipe.sent
+
+    assert asyncio.run(scenario()).endswith(b"/secondbody")
+
+
 @pytest.mark.parametrize("framing", [f"Content-Length: {2**18}", CHUNKED], ids=["length", "chunks"])
 def test_a_request_s_bytes_are_not_counted_against_the_next(framing: str) -> None:
     """One piece holds the end of a long body and the head of the next request, which is not whole yet."""
