@@ -131,8 +131,8 @@ class Behind(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and self.parser.get_http_version() == "1.1":  # RFC 9112, section 3.2
             raise httptools.HttpParserError("Duplicate Host" if hosts else "Missing Host")
-        self._heading = False
         super().on_headers_complete()
+        self._heading = False  # only now is there a cycle of its own: what its path says may be refused there
         if self._front.leaving:
             self.shutdown()
 

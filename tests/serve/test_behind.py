@@ -97,6 +97,7 @@ def whole(path: str, framing: str) -> bytes:
 FAULTS = {
     "head damaged": (b"POST /second HTTP/1.1\r\nHo", b"st\0: here\r\n\r\n"),
     "head without a host": (b"POST /second HTTP/1.1\r\nH", b": here\r\n\r\n"),
+    "target damaged": (b"POST http://here:99999/ HTTP/1.1\r\nHo", b"st: here\r\nContent-Length: 0\r\n\r\n"),
     "head late": (b"POST /second HTTP/1.1\r\nHo", b""),
     "chunks damaged": (head("/second", CHUNKED) + b"4\r\nbo", b"dy\r\nzz\r\n"),
     "chunks without end": (head("/second", CHUNKED) + b"4\r\nbo", b"dy\r\n1;" + b"x" * 70_000),
