@@ -35,10 +35,12 @@ class Behind(HttpToolsProtocol):
     def __init__(self, config: Any, server_state: Any, app_state: Any, loop: Any, front: Front) -> None:
         super().__init__(config, server_state, app_state, loop)
         self._front = front
-        self._within = self._heading = False
+        self._within = self._heading = self._went_on = self._given_up = False
         self._received = self._bodied = self._of_turn = 0
         self._begun = 0.0
         self._ended_with: Any = None
+        # The request that is being answered, or was last; `cycle` is the one that came last, which may wait for it.
+        self._running: Any = None
 
     def given(self, transport: Any, data: bytes) -> None:
         """Take a connection, and what was received by it."""
@@ -49,38 +51,50 @@ class Behind(HttpToolsProtocol):
 
     @property
     def receiving_since(self) -> float | None:
-        """When a request began that is not whole yet."""
-        return self._begun if self._within else None
+        """When a request began that is not whole yet; None too while it is not read on, since that is not its fault."""
+        return self._begun if self._within and not self.flow.read_paused else None
 
     def give_up(self, status: int, why: str) -> None:
         """Wait no longer for a request; what has been answered early is not answered again.
 
         Requests before it are answered first: what is said of this one would be taken for their answer.
         """
-        before = self.pipeline[0][0] if self.pipeline else self.cycle
-        if (self._heading or not self._within) and before is not None and not before.response_complete:
-            before.keep_alive = False
-            self.flow.pause_reading()
+        in_body = self._within and not self._heading
+        self._given_up, self._within, self._heading = True, False, False
+        if in_body and not self.pipeline:  # no other is unanswered
+            if self.cycle.response_started:
+                self.transport.close()
+            else:
+                refuse(self.transport, status, why)
             return
-        if self._heading or self.cycle is None or not self.cycle.response_started:
+        if in_body:  # it waits for those before it, and is never begun
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+        if self.cycle is None or self.cycle.response_complete:
             refuse(self.transport, status, why)
         else:
-            self.transport.close()
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pipeline.clear()  # nobody is there to be answered
+        self.cycle = self._running  # which is told so
         super().connection_lost(exc)
         self._front.forgotten()
 
     def data_received(self, data: bytes) -> None:
-        went_on = self._within
+        if self._given_up:  # whoever answers an earlier request may have had it read on
+            self.flow.pause_reading()
+            return
+        self._went_on = self._within
         super().data_received(data)
         self._of_turn += len(data)
         if self._of_turn >= TURN and not self.transport.is_closing():
             self._of_turn = 0
             self.transport.pause_reading()
             self.loop.call_soon(self._read_on)
-        if went_on and self._within:
+        # A piece in which a request begins is not counted: most of it may be of the one before.
+        if self._went_on and self._within:
             # What is no body is a head, trailers, or the sizes of chunks: a few bytes for each of a body's.
             self._received += len(data)
             if self._received >= MOST_HEAD + _MOST_FRAMING * self._bodied:
@@ -105,6 +119,7 @@ class Behind(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._within = self._heading = True
+        self._went_on = False
         self._received = self._bodied = 0
         self._begun = self.loop.time()
         super().on_message_begin()
@@ -116,8 +131,8 @@ class Behind(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and self.parser.get_http_version() == "1.1":  # RFC 9112, section 3.2
             raise httptools.HttpParserError("Duplicate Host" if hosts else "Missing Host")
-        self._heading = False
         super().on_headers_complete()
+        self._heading = False  # only now is there a cycle of its own: what its path says may be refused there
         if self._front.leaving:
             self.shutdown()
 
@@ -140,11 +155,17 @@ class Behind(HttpToolsProtocol):
         """End the connection, whatever is under way."""
         self.transport.abort()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._within = False
 
     def on_response_complete(self) -> None:
+        if self.flow.read_paused:
+            self._begun = self.loop.time()  # of what is read on from now
         idle = not self._within and not self.pipeline and not self.flow.write_paused
         super().on_response_complete()
         if idle and not self.transport.is_closing():

@@ -46,6 +46,19 @@ def failed(error: Exception, context: Any, record: Record | None = None) -> Fail
     return Failed(status, message)
 
 
+async def abort(context: Any, code: grpc.StatusCode, why: str, beside: tuple[tuple[str, str], ...] = ()) -> None:
+    """End a call that is not answered, as gRPC has it: by an exception.
+
+    Raises:
+        CancelledError: nobody is there to be told. gRPC finds that only where it was not told of the end itself yet,
+            as of a deadline that passes in that moment, and would log it as an error.
+    """
+    try:
+        await context.abort(code, why, beside)
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
 def recorded(road: Road, context: Any) -> Record:
     """A request's record; of the names and values beside a call, those that are text are its headers.
 

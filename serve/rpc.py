@@ -169,7 +169,7 @@ class Service:
         finally:
             self._streams.discard(stream)
         if not stream.whole:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
+            await calls.abort(context, grpc.StatusCode.UNAVAILABLE, ENDING)
 
     async def _streamed(self, request: Any, context: Any, record: Record) -> Any:
         """The answer to one request of a stream, which says what went wrong with it, if anything did."""

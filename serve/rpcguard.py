@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from penstock.serve import rights
+from penstock.serve import calls, rights
 from penstock.serve.gate import Gate, Refused
 
 _CODES = {
@@ -59,7 +59,7 @@ async def end(refused: Refused, context: Any) -> None:
     """End a call that is refused."""
     # Clients that retry know when: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     after = (("grpc-retry-pushback-ms", str(1000 * refused.wait_s)),) if refused.wait_s else ()
-    await context.abort(_CODES[refused.status], str(refused), after)
+    await calls.abort(context, _CODES[refused.status], str(refused), after)
 
 
 def _refusing(refused: Refused) -> Any:

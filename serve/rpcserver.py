@@ -75,14 +75,18 @@ async def start(
 def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> Any:
     """A handler that turns failures into gRPC's codes."""
 
-    async def handle(request: Any, context: Any) -> Any:
-        answered = True
-        counted.begun += 1
+    async def answer(request: Any, context: Any) -> Any:
         try:
             return await method(request, context)
         except Exception as error:
             failed = error if isinstance(error, calls.Failed) else calls.failed(error, context)
-            await context.abort(failed.code, str(failed))
+            await calls.abort(context, failed.code, str(failed))
+
+    async def handle(request: Any, context: Any) -> Any:
+        answered = True
+        counted.begun += 1
+        try:
+            return await answer(request, context)
         except asyncio.CancelledError:
             answered = False
             raise
@@ -116,7 +120,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             asked = messages.message("ModelReadyRequest")(name=request.service)
             ready = (await self._service.ModelReady(asked, context)).ready
         else:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
+            await calls.abort(context, grpc.StatusCode.NOT_FOUND, f"service {request.service[:128]!r} is unknown")
         return kinds(status=kinds.SERVING if ready else kinds.NOT_SERVING)
 
 
