@@ -1,15 +1,18 @@
 """A ResNet-50 under torch's DDP and nothing else, on one GPU and two: `python ddp_bare.py`; prints one line of JSON.
 
 The ceiling for train_gpu.py's part c: one batch, of 512 and of 128 pictures, that stays on the GPU, bf16, channels
-last, SGD. It also says whether the GPUs reach each other's memory, and how fast 100 MB, as much as the gradients are,
-are added up.
+last, SGD. It also says whether the GPUs reach each other's memory, by which ways NCCL has connected them, and how fast
+100 MB, as much as the gradients are, are added up.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,10 +71,17 @@ def summed(rank: int) -> float:
     return 10 * 0.1 / took
 
 
+def connected(told: Path) -> list[str]:
+    """The ways that NCCL names where it connects: P2P/CUMEM, SHM/direct, NET/Socket."""
+    return sorted(set(re.findall(r" via (\S+)", told.read_text()))) if told.is_file() else []
+
+
 def work(rank: int) -> None:
     torch.cuda.set_device(rank)
     torch.backends.cudnn.benchmark = True
     found: dict[str, Any] = {}
+    told = Path(tempfile.gettempdir()) / f"nccl-{os.getpid()}"
+    os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(told))
     if rank == 0:
         found |= {f"1, {rows} rows": rate(0, "1", rows) for rows in SIZES}
         found["peers"] = torch.cuda.can_device_access_peer(0, 1)
@@ -80,7 +90,9 @@ def work(rank: int) -> None:
     for way in WAYS[1:]:
         found |= {f"{way}, {rows} rows": rate(rank, way, rows) for rows in SIZES}
     if rank == 0:
-        print(json.dumps({key: round(value, 2) for key, value in found.items()}))
+        figures = {key: round(value, 2) for key, value in found.items()}
+        print(json.dumps({**figures, "ways": connected(told)}))
+    told.unlink(missing_ok=True)
     distributed.destroy_process_group()
 
 
