@@ -117,10 +117,13 @@ class IsolatedRunner(BaseRunner):
         """Have the process know memory before a batch lies in it: what its runner does with it may take a while."""
         until = time.monotonic() + _PREPARE_S
         while any(memory.number not in lane.known for lane in self._held) and not self._closing:
+            left = until - time.monotonic()
+            if left <= 0.0:
+                return  # a lane is at a long batch; the next one there brings it along
             try:
-                lane = self._lanes.get(timeout=max(0.0, until - time.monotonic()))
+                lane = self._lanes.get(timeout=left)
             except queue.Empty:
-                return  # all are at long batches; the next one there brings it along
+                return
             try:
                 new = memory.number not in lane.known
                 if new:
