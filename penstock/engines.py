@@ -72,11 +72,17 @@ def strongly_typed(trt: Any) -> bool:
     return hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
 
 
-def keep_to_own_tactics(trt: Any, config: Any) -> None:
-    """Have a builder leave cuBLAS and cuDNN alone: TensorRT 8 asks for them and does not bring them, newer ones do."""
+def prepare_config(trt: Any, config: Any) -> None:
+    """Set what every engine needs that a runner is to run; of TensorRT 8, since later ones do both by themselves.
+
+    It leaves cuBLAS and cuDNN alone, which it asks for and does not bring; and several contexts, which are a runner's
+    lanes, may use one profile.
+    """
     if not strongly_typed(trt):
         names = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
         config.set_tactic_sources(sum(1 << int(getattr(trt.TacticSource, name)) for name in names))
+    if hasattr(trt, "PreviewFeature") and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
 
 
 def unavailable(build: Mapping[str, Any], device: int = 0) -> str | None:

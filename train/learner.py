@@ -228,8 +228,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def _add(self, **values: Any) -> None:
         for name, value in values.items():
-            held = torch.as_tensor(value, dtype=torch.float64, device=self.device)
-            self._sums[name] = self._sums[name] + held
+            self._sums[name] = self._sums[name] + value
 
 
 class Normalize(nn.Module):

@@ -57,6 +57,7 @@ _NOT_FOR_USERS = (
     "sync_dist=True",
     "in eval mode at the start of training",
     "Grad strides do not match bucket view strides",
+    "AccumulateGrad node's stream does not match",
 )
 _PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 

@@ -146,11 +146,16 @@ class _CrossEntropy(_Weighted):
 class _Focused(_Weighted):
     """One that the surer answers count less in by γ, and that α weighs."""
 
+    alphas: Tensor | None
+
     def __init__(
         self, gamma: float, alpha: float | None, smoothing: float, weights: NDArray[np.float64] | None
     ) -> None:
         super().__init__(smoothing, weights)
         self.gamma, self.alpha = gamma, alpha
+        # It lies where the network does: what is copied to a GPU for each batch has that waited for.
+        held = None if alpha is None else torch.tensor([1 - alpha, alpha], dtype=torch.float64)
+        self.register_buffer("alphas", held, persistent=False)
 
 
 class _Focal(_Focused):
@@ -167,14 +172,14 @@ class _Focal(_Focused):
         each = -log_p
         if self.gamma:
             each = each * (self.gamma * _log_of_rest(logits, log_p)).exp()
-        if self.alpha is not None:
-            each = each * logits.new_tensor([1 - self.alpha, self.alpha])
+        if self.alphas is not None:
+            each = each * self.alphas.to(logits)
         weights = self._weights(logits)
         if not targets.is_floating_point() and not self.smoothing and weights is None:
             return each.gather(1, targets[:, None]).mean()
         shares = targets if targets.is_floating_point() else functional.one_hot(targets, logits.shape[1])
         shares = shares.to(logits.dtype)
-        whole = logits.new_tensor(float(len(logits))) if weights is None else (shares * weights).sum()
+        whole = len(logits) if weights is None else (shares * weights).sum()
         if self.smoothing:
             shares = shares * (1 - self.smoothing) + self.smoothing / logits.shape[1]
         return (shares * (each if weights is None else each * weights)).sum() / whole

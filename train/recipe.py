@@ -164,7 +164,7 @@ class Machine(_Section):
     compile: bool = False
     checkpointing: bool = False
     deterministic: bool = False
-    sync_batchnorm: bool = True
+    sync_batchnorm: bool = False
     timeout_s: float = Field(default=1800.0, ge=1, le=7 * 24 * 3600)
 
 

@@ -42,7 +42,7 @@ class Stopping(Callback):  # type: ignore[misc]
 
     def on_validation_start(self, trainer: Any, _: Any) -> None:
         """Find how many batches all ranks have: some may have one more, at which the others say nothing."""
-        fewest = torch.tensor(trainer.num_val_batches[0], device=trainer.strategy.root_device)
+        fewest = torch.full((), trainer.num_val_batches[0], device=trainer.strategy.root_device)
         if trainer.world_size > 1:
             all_reduce(fewest, ReduceOp.MIN)
         self._common = int(fewest)
@@ -54,7 +54,8 @@ class Stopping(Callback):  # type: ignore[misc]
     def _leave(self, trainer: Any) -> None:
         heard = max(self._came, default=0)
         if trainer.world_size > 1:
-            said = torch.tensor(heard, dtype=torch.int32, device=trainer.strategy.root_device)
+            # Filled there: what is copied from here has the GPU waited for, which then has nothing to do meanwhile.
+            said = torch.full((), heard, dtype=torch.int32, device=trainer.strategy.root_device)
             heard = 0 if self._asked is None else int(self._asked.read())
             all_reduce(said, ReduceOp.MAX)
             self._asked = Later(said)

@@ -20,7 +20,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 SIZES, WARM, STEPS = (512, 128), 10, 30
-WAYS = ("1", "2", "2, statistics of all", "2, gradients in bf16")
+WAYS = ("1", "2", "2, statistics of all", "2, gradients in bf16", "2, nothing summed")
 
 
 def rate(rank: int, way: str, rows: int) -> float:
@@ -46,6 +46,8 @@ def rate(rank: int, way: str, rows: int) -> float:
         torch.cuda.synchronize(gpu)
         began = time.perf_counter()
         for _ in range(count):
+            if "nothing" in way:
+                net.require_backward_grad_sync = False  # type: ignore[assignment]
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16):
                 loss = nn.functional.cross_entropy(net(pictures), labels)

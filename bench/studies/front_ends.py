@@ -1,10 +1,10 @@
 """A family's road against its ceilings: `python front_ends.py ARTIFACT --out FILE [--wire FILE] [--rival COMMAND]`.
 
 On a GPU host, the load's generators on the same cores. Each turn begins every server anew, asks it in closed loops and
-then at 70 % of the best rate as independent clients would (Poisson), and ends it; turns take the servers in order, so
-that drift hits all alike. Every answer is checked. `--wire` is a model that takes the same bytes and does nothing: the
-road's ceiling. `--rival` is a command that serves `/predict` at the port in PORT (see rival_litserve.py). Prints a line
-for each run, and writes all of them with their raw samples.
+then at 70 % of the best rate, and at each --rate, as independent clients would (Poisson), and ends it; turns take the
+servers in order, so that drift hits all alike. Every answer is checked. `--wire` is a model that takes the same bytes
+and does nothing: the road's ceiling. `--rival` is a command that serves `/predict` at the port in PORT (see
+rival_litserve.py). Prints a line for each run, and writes all of them with their raw samples.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def cells(workers: int, quick: bool) -> list[Cell]:
     family = ("--workers", str(workers))
     eight = ("--rows", "8", "--concurrency", "64")
     rpc = ("--form", "grpc", "--concurrency", "256")
-    loops = "1,64,256,512"
+    loops = "1,64,256,512,1024"
     found = [Cell(f"{workers} front ends", family, loops, () if quick else (eight, rpc), poisson=True)]
     if not quick:
         found.append(Cell(f"{workers} front ends, 3 instances", (*family, "--instances", "3"), "512"))
         found.append(Cell("one process", ("--workers", "0"), "1,64"))
-    return [*found, Cell(f"wire, {workers} front ends", (*family, "--instances", "3"), "64,512", wire=True)]
+    return [*found, Cell(f"wire, {workers} front ends", (*family, "--instances", "3"), "1,64,512,1024", wire=True)]
 
 
 def told(words: str) -> Cell:
@@ -75,7 +75,8 @@ def serving(command: list[str], ready: str) -> Iterator[int]:
                 time.sleep(0.2)
             yield process.pid
         finally:
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(20)
             with suppress(ProcessLookupError):
@@ -175,8 +176,8 @@ def measured(cell: Cell, model: str, path: str, args: argparse.Namespace) -> lis
         best = max((rate for each in cell.loops.split(",") for rate in ask(("--concurrency", each))), default=0.0)
         for options in cell.more:
             ask(options, 8 if "--rows" in options else 1)
-        if cell.poisson and best:
-            ask(("--rate", f"{0.7 * best:.0f}", "--poisson", "--connections", "4096"))
+        for rate in [0.7 * best, *args.rate] if cell.poisson and best else []:
+            ask(("--rate", f"{rate:.0f}", "--poisson", "--connections", "4096"))
             show_slowest(5)
     return found
 
@@ -225,6 +226,7 @@ def main() -> None:
         metavar="NAME;OPTIONS;LOOPS[;poisson]",
         help="these in place of the usual: NAME, options of serve, and connections: 'alone;--isolate;512,1024'",
     )
+    parser.add_argument("--rate", type=float, action="append", default=[], help="of open loops, beside 70 %%")
     parser.add_argument("--processes", type=int, default=4, help="of the generator")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--turns", type=int, default=1)

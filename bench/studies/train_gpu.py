@@ -1,4 +1,4 @@
-"""What training does on GPUs: `python train_gpu.py OUTPUT --data FOLDER [--parts a,b,c,d] [--device cpu --tiny]`.
+"""What training does on GPUs: `python train_gpu.py OUTPUT --data FOLDER [--parts a,b,c,d,e] [--device cpu --tiny]`.
 
 OUTPUT is a folder: `train_gpu.json` is written there after each measurement, so that what ends early leaves the others.
 --data is the folder of Fashion-MNIST's four IDX files; without it, pictures of noise take their place, and (a) says so.
@@ -6,10 +6,11 @@ OUTPUT is a folder: `train_gpu.json` is written there after each measurement, so
 a  Fashion-MNIST on one GPU: seconds, accuracy on the test part, samples/s, how busy the GPU was, memory.
 b  precisions (fp32, tf32, fp16 with its scaler, bf16), channels last, torch.compile, copying ahead or not: samples/s,
    losses.
-c  one GPU and two, a ResNet-50 on pictures of 224 x 224 from memory, BatchNorm's statistics of each GPU's own and of
-   all: samples/s, beside those of DDP's bare loop (ddp_bare.py), which is the ceiling; two GPUs that are ended by
-   SIGTERM and go on: the same losses and weights as without.
-d  two runs with machine.deterministic, and one that is ended and goes on: the same weights, to the bit.
+c  one GPU and two, a ResNet-50 on pictures of 224 x 224 from memory, --rows of each GPU, BatchNorm's statistics of each
+   GPU's own and of all: samples/s.
+d  two runs with machine.deterministic, and one that is ended by SIGTERM and goes on: the same weights, to the bit; the
+   same of two GPUs.
+e  the ceiling of c: torch's own loop, ddp_bare.py.
 
 --tiny takes few samples and small networks, to see on a CPU that it works: --device cpu --tiny.
 """
@@ -229,7 +230,7 @@ def alike(one: Path, other: Path) -> dict[str, bool]:
 class Study:
     """The parts, and what they have found so far."""
 
-    def __init__(self, output: Path, data: Path | None, device: str, tiny: bool) -> None:
+    def __init__(self, output: Path, data: Path | None, device: str, tiny: bool, rows: tuple[int, ...]) -> None:
         self.output, self.tiny, self.found = output, tiny, dict[str, Any]()
         self.synthetic = data is None
         where = data or noise(output / "noise", *((2000, 200) if tiny else (60_000, 10_000)))
@@ -238,7 +239,7 @@ class Study:
             f"machine.device={device}", f"dataset.path={json.dumps(str(where))}", f"model.kwargs.widths={widths}",
             f"batch_size={128 if tiny else 512}", "track={csv=false, tensorboard=false}",
         ]  # fmt: skip
-        self.device = device
+        self.device, self.rows = device, rows
 
     def keep(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
         """Measure; an error is kept in the place of what it has prevented."""
@@ -289,7 +290,7 @@ class Study:
         ]  # fmt: skip
         few = self.output / "noise" if self.tiny else noise(self.output / "few", 40_000, 1000)
         changes = [*self.common[:1], f"dataset.path={json.dumps(str(few))}", self.common[4], "epochs=2", *big]
-        for rows in (16,) if self.tiny else (512, 128):  # of a GPU
+        for rows in self.rows:
             rates = {}
             for name, count, together in (("1", 1, False), ("2", 2, False), ("2, statistics of all", 2, True)):
                 job = [*changes, f"batch_size={rows}", f"machine.devices={count}"]
@@ -301,16 +302,6 @@ class Study:
                 ratios = {name: round(rate / one, 3) for name, rate in rates.items()}
                 found = {**ratios, "reached": ratios["2"] >= WANTED_RATIO}
                 self.keep(f"c ratio, {rows} rows", partial(dict, found))
-        if self.device != "cpu":
-            self.keep("c bare", bare)
-
-        def ended() -> dict[str, Any]:
-            job = [*self.changes(4), "machine.devices=2", "machine.deterministic=true"]
-            ran(self.output / "c-whole", job)
-            told = cut(self.output / "c-cut", job)
-            return {**told, **alike(self.output / "c-whole", self.output / "c-cut")}
-
-        self.keep("c two, ended and gone on", ended)
 
     def net(self) -> str:
         try:
@@ -331,15 +322,26 @@ class Study:
         def ended() -> dict[str, Any]:
             return {**cut(self.output / "d-cut", job), **alike(one, self.output / "d-cut")}
 
+        def ended_of_two() -> dict[str, Any]:
+            two_gpus = [*job, "machine.devices=2"]
+            ran(self.output / "d-whole", two_gpus)
+            told = cut(self.output / "d-cut-of-two", two_gpus)
+            return {**told, **alike(self.output / "d-whole", self.output / "d-cut-of-two")}
+
         self.keep("d twice", again)
         self.keep("d ended and gone on", ended)
+        self.keep("d two, ended and gone on", ended_of_two)
+
+    def e(self) -> None:
+        self.keep("e bare", bare)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path, nargs="?", default=Path("train_gpu"))
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--parts", default="a,b,c,d")
+    parser.add_argument("--parts", default="a,b,c,d,e")
+    parser.add_argument("--rows", default="512,128", help="of part c, a GPU's share of a batch")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
@@ -348,7 +350,8 @@ def main() -> None:
         work(given.work)
         return
     given.output.mkdir(parents=True, exist_ok=True)
-    study = Study(given.output.absolute(), given.data and given.data.absolute(), given.device, given.tiny)
+    rows = (16,) if given.tiny else tuple(map(int, given.rows.split(",")))
+    study = Study(given.output.absolute(), given.data and given.data.absolute(), given.device, given.tiny, rows)
     for part in given.parts.split(","):
         getattr(study, part)()
 

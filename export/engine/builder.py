@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.engines import flavor_of, keep_to_own_tactics, strongly_typed
+from penstock.engines import flavor_of, prepare_config, strongly_typed
 from penstock.engines import log as engine_log
 from penstock.export.engine.recipe import LATER_FILE, Recipe
 
@@ -134,7 +134,7 @@ def _tensors(trt: Any, network: Any) -> list[tuple[str, str, list[int]]]:
 def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
     """Set what the recipe asks for; the names of the builder flags that are set then."""
     wanted = [] if strongly_typed(trt) else list(_ALLOWED[recipe.precision])
-    keep_to_own_tactics(trt, config)
+    prepare_config(trt, config)
     if hasattr(trt.BuilderFlag, "TF32"):
         config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32: TF32 keeps 10 bits of the mantissa
     wanted += ["TF32"] if recipe.precision == "tf32" else []
@@ -155,9 +155,6 @@ def _configure(trt: Any, config: Any, recipe: Recipe, flavor: str) -> list[str]:
                 {"message": f"--hardware-compat {recipe.hardware_compat}: TensorRT {trt.__version__} has none"}
             )
         config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, name)
-    if hasattr(trt, "PreviewFeature") and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
-        # Several contexts may use one profile; later versions always let them.
-        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     return list(dict.fromkeys(wanted))
 
 

@@ -99,7 +99,7 @@ def tensorrt(flavor: str) -> dict[str, Any]:
     if not trt.OnnxParser(network, log).parse(identity("fp32")):
         raise RuntimeError(f"it does not read a graph: {log.reason()}")
     config, profile = builder.create_builder_config(), builder.create_optimization_profile()
-    engines.keep_to_own_tactics(trt, config)
+    engines.prepare_config(trt, config)
     profile.set_shape("x", (1, WIDTH), (2, WIDTH), (4, WIDTH))
     config.add_optimization_profile(profile)
     engine = builder.build_serialized_network(network, config)

@@ -297,16 +297,25 @@ class _Config:
     """What is set of a builder's configuration."""
 
     sources: int | None = None
+    previewed: str | None = None
 
     def set_tactic_sources(self, sources: int) -> None:
         self.sources = sources
 
+    def set_preview_feature(self, feature: str, wanted: bool) -> None:
+        assert wanted
+        self.previewed = feature
 
-def test_tensorrt_8_is_kept_to_tactics_that_need_no_other_library() -> None:
+
+def test_tensorrt_8_needs_no_other_library_and_lets_lanes_share_a_profile() -> None:
     sources = {"CUBLAS": 0, "CUBLAS_LT": 1, "CUDNN": 2, "EDGE_MASK_CONVOLUTIONS": 3, "JIT_CONVOLUTIONS": 4}
-    old = SimpleNamespace(NetworkDefinitionCreationFlag=SimpleNamespace(), TacticSource=SimpleNamespace(**sources))
+    old = SimpleNamespace(
+        NetworkDefinitionCreationFlag=SimpleNamespace(),
+        TacticSource=SimpleNamespace(**sources),
+        PreviewFeature=SimpleNamespace(PROFILE_SHARING_0806="shared"),
+    )
     new = SimpleNamespace(NetworkDefinitionCreationFlag=SimpleNamespace(STRONGLY_TYPED=1))
-    for trt, due in ((old, 0b11000), (new, None)):
+    for trt, due in ((old, (0b11000, "shared")), (new, (None, None))):
         config = _Config()
-        engines.keep_to_own_tactics(trt, config)
-        assert config.sources == due
+        engines.prepare_config(trt, config)
+        assert (config.sources, config.previewed) == due
