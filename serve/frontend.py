@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from penstock.serve import logs, server, supervised, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import create_front
+from penstock.serve.awake import Awake
 from penstock.serve.connection import Connections
 from penstock.serve.drain import Calls
 from penstock.serve.forward import Forward
@@ -110,7 +111,8 @@ class FrontEnd:
             self._running.end(at_once=message["at_once"])
 
     async def _link_to(self, way: int) -> None:
-        link = EngineLink(self._slots, self._changed, self._ended, self._figures)
+        awake = Awake((self._settings.limits.busy_poll_us or 0) / 1e6)
+        link = EngineLink(self._slots, self._changed, self._ended, self._figures, awake)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: link, socket.socket(fileno=way))
 
     def _changed(self, link: EngineLink, state: dict[str, Any]) -> None:

@@ -44,7 +44,8 @@ class Limits:
     """How a model is run: rows that may wait, instances, threads of each, devices, seconds for an answer and a batch.
 
     `instances` are of each device; None is one, and two of an engine of TensorRT: while one computes, the other copies.
-    `isolate`: each runner in a process of its own.
+    `isolate`: each runner in a process of its own. `busy_poll_us`: microseconds for which event loops stay awake over a
+    request that comes alone; None is none, and of front ends before a GPU as much as suits the machine.
     """
 
     max_queue_rows: int = 1024
@@ -55,6 +56,7 @@ class Limits:
     timeout_s: float = 30.0
     run_limit_s: float = 120.0
     isolate: bool = False
+    busy_poll_us: int | None = None
 
     @property
     def most_threads(self) -> int:
@@ -100,6 +102,7 @@ class Model:
             stall_s=limits.timeout_s,  # nobody who came when its batch began is still waiting
             observer=Told(metrics.observer(name, version), self.statistics),
             name=name,
+            busy_poll_s=(limits.busy_poll_us or 0) / 1e6,
         )
 
     async def infer(

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.laid import Place
 from penstock.receipt import Receipt
 from penstock.serve import failures, frames
+from penstock.serve.awake import Awake
 from penstock.serve.contract import Contract
 from penstock.serve.errors import RequestError
 from penstock.serve.frames import Frames
@@ -168,12 +169,14 @@ class EngineLink(asyncio.Protocol):
         changed: told what the engine serves, each time that changes.
         ended: told that it is no more.
         figures: gives what was counted here since it was last asked.
+        awake: keeps the loop awake over a request that comes alone.
     """
 
     slots: Slots
     changed: Callable[[EngineLink, dict[str, Any]], None]
     ended: Callable[[EngineLink], None]
     figures: Callable[[], Any]
+    awake: Awake = field(default_factory=lambda: Awake(0.0))
     there: bool = False
     _frames: Frames = field(default_factory=Frames)
     _asked: dict[int, _Asked] = field(default_factory=dict)
@@ -197,6 +200,8 @@ class EngineLink(asyncio.Protocol):
         asks, self._asks = self._asks, []
         if asks and self.there:
             self._transport.write(frames.frame(frames.ASKS, b"".join(asks)))
+            if len(self._asked) == 1:
+                self.awake.until(next(iter(self._asked.values())).future)
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self.there = transport, True

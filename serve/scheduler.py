@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from penstock.laid import Memory
 from penstock.runtimes import InstanceDead, InstanceLost
+from penstock.serve.awake import Awake
 from penstock.serve.batches import LAST, Item, Reply, choose, share
 from penstock.serve.curves import Curve
 from penstock.serve.deadlines import Deadlines
@@ -57,6 +58,7 @@ class Scheduler:
         stall_s: seconds after which an instance that is still at its batch counts as unhealthy; None waits for ever.
         observer: told of batches and of the queue.
         name: what the log calls it.
+        busy_poll_s: seconds for which the event loop stays awake at most for a batch that runs alone.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Scheduler:
         stall_s: float | None = None,
         observer: Observer | None = None,
         name: str = "",
+        busy_poll_s: float = 0.0,
     ) -> None:
         self._name = f"{name}: " if name else ""
         self.restarts = 0
@@ -88,7 +91,7 @@ class Scheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._called = False
-        self._quick, self._curve = Quick(), Curve()
+        self._quick, self._curve, self._awake = Quick(), Curve(), Awake(busy_poll_s)
         self._deadlines = Deadlines(self._expire)
         self._closed = False
 
@@ -257,7 +260,10 @@ class Scheduler:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
                 return
-            self._keep(self._work(instance, items, instance.begin(items, self._run_limit_s)))
+            call = instance.begin(items, self._run_limit_s)
+            self._keep(self._work(instance, items, call))
+            if len(self._tasks) == 1:
+                self._awake.until(call)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done, which closing waits for."""

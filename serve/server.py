@@ -38,6 +38,7 @@ from penstock.serve.watch import Watch
 
 _FEW_CORES, _MOST_WORKERS = 4, 8
 _SLOTS_MB = 256
+_BUSY_POLL_US = 3000
 
 
 def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> int:
@@ -114,6 +115,14 @@ def workers_for(settings: Settings) -> int:
     return min(cores // 2, _MOST_WORKERS)
 
 
+def busy_poll_us(settings: Settings, workers: int) -> int:
+    """For how long front ends and their engine stay awake over a lone request: where a GPU leaves them the cores."""
+    if settings.limits.busy_poll_us is not None:
+        return settings.limits.busy_poll_us
+    on_cpu = all(device == "cpu" for device in settings.limits.devices)
+    return 0 if on_cpu or len(os.sched_getaffinity(0)) < 2 * workers else _BUSY_POLL_US
+
+
 def slots_bytes(settings: Settings) -> int:
     """How much memory for requests under way a front end has.
 
@@ -148,6 +157,7 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
 
         if grpc_port is not None:
             settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
+        settings = replace(settings, limits=replace(settings.limits, busy_poll_us=busy_poll_us(settings, workers)))
         return Family(paths, settings, workers, slots, listener, say, answers).run()
 
 

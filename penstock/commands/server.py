@@ -73,6 +73,16 @@ def serve(
             "256, or twice --max-body-mb where that is more.",
         ),
     ] = None,
+    busy_poll_us: Annotated[
+        int | None,
+        _running(
+            min=0,
+            max=1_000_000,
+            help="Microseconds for which a lone request keeps its processes looking for its answer, each at the cost "
+            "of a core, where else they would sleep and be woken; 0: none. Default: 0, and 3000 of front ends before "
+            "a GPU with two cores for each.",
+        ),
+    ] = None,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,
     max_delay_ms: Annotated[
         float, _running(min=0, max=60_000, help="How long rows that met a busy server may wait for a fuller batch.")
@@ -223,6 +233,7 @@ def serve(
             timeout_s=timeout_s,
             run_limit_s=run_limit_s,
             isolate=isolate,
+            busy_poll_us=busy_poll_us,
         ),
         predict_module.Bounds(int(max_body_mb * 2**20), max_pixels, max_images, allow_shared_memory, scaled_decoding),
         connections.ConnectionLimits(int(max_body_mb * 2**20), max_connections, idle_limit_s, receive_limit_s),

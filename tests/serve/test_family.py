@@ -383,6 +383,25 @@ def test_a_request_that_is_given_up_leaves_no_slot_taken(slow_onnx: Path, start_
     )
 
 
+@pytest.mark.parametrize("busy_poll_us", [0, 1_000_000])
+def test_a_lone_request_keeps_its_processes_awake_where_that_is_asked_for(
+    slow_onnx: Path, start_server: StartServer, busy_poll_us: int
+) -> None:
+    server = start_server(slow_onnx, "--workers", "1", "--threads", "1", "--busy-poll-us", str(busy_poll_us))
+    loops = [Path(f"/proc/{pid}/task/{pid}/schedstat") for kind in members(server).values() for pid in kind]
+    entry = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1500]}  # more than half a second
+    before, began = [used_s(loop) for loop in loops], time.perf_counter()
+    assert server.ask("POST", "/v2/models/slow/infer", {"inputs": [entry]}).status == 200
+    took = time.perf_counter() - began
+    shares = [(used_s(loop) - was) / took for loop, was in zip(loops, before, strict=True)]
+    assert all(share > 0.2 if busy_poll_us else share < 0.2 for share in shares), shares
+
+
+def used_s(schedstat: Path) -> float:
+    """Processor seconds of a thread."""
+    return int(schedstat.read_text().split()[0]) / 1e9
+
+
 def test_a_front_end_is_back_while_an_isolated_runner_is_at_a_long_batch(
     models: Path, slow_onnx: Path, start_server: StartServer
 ) -> None:

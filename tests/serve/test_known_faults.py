@@ -158,6 +158,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     ),
     "--workers": ("2", "test_family.py::*"),
     "--slots-mb": ("9", "test_family.py::test_what_no_slot_can_ever_hold_is_too_large"),
+    "--busy-poll-us": ("9", "test_family.py::test_a_lone_request_keeps_its_processes_awake_where_that_is_asked_for"),
     "--no-page": (None, "test_page.py::test_there_is_no_page_where_none_is_wanted"),
     "--trace-file": ("traces.json", "test_tracing.py::*"),
 }

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.serve.model import Limits
 from penstock.serve.predict import Bounds
-from penstock.serve.server import Address, Settings, serve, slots_bytes
+from penstock.serve.server import Address, Settings, busy_poll_us, serve, slots_bytes
 
 
 def refused(tmp_path: Path, address: Address) -> str:
@@ -61,6 +62,17 @@ def test_slots_that_cannot_hold_the_largest_body_are_refused(tmp_path: Path) -> 
         PenstockError, match="--slots-mb 8: has no room for bodies of --max-body-mb 64; give it as much"
     ):
         serve([tmp_path], Settings(workers=1, slots_mb=8), print)
+
+
+@pytest.mark.parametrize(
+    ("device", "workers", "asked", "expected"),
+    [("cpu", 2, None, 0), ("cuda:0", 2, None, 3000), ("cuda:0", 3, None, 0), ("cuda:0", 3, 50, 50), ("cpu", 1, 9, 9)],
+)
+def test_processes_stay_awake_before_a_gpu_that_leaves_them_the_cores(
+    monkeypatch: pytest.MonkeyPatch, device: str, workers: int, asked: int | None, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    assert busy_poll_us(Settings(limits=Limits(devices=(device,), busy_poll_us=asked)), workers) == expected
 
 
 @pytest.mark.parametrize(("slots_mb", "body_mb", "expected_mb"), [(None, 64, 256), (None, 500, 1000), (64, 64, 64)])
