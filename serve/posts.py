@@ -1,4 +1,8 @@
-"""A post: a batch function, and the thread that calls it; held to a limit, given another function, let go."""
+"""A post: a batch function, and the thread that calls it; held to a limit, given another function, let go.
+
+Behind the batch that it is at, a post may be given the next one, which its thread begins without asking anybody: until
+the event loop has heard of the first one's end and woken the thread again, what computes would have nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.laid import Memory
 from penstock.serve.batches import Item
@@ -15,6 +19,37 @@ from penstock.serve.threads import CallThread
 
 log = logging.getLogger(__name__)
 BatchFunction = Callable[[list[Any]], list[Any]]
+
+
+class Ran(NamedTuple):
+    """A batch that was run: its items, their results, when it began, of `time.perf_counter`, and its seconds."""
+
+    items: Sequence[Item]
+    results: list[Any]
+    began: float
+    compute_s: float
+
+
+class Next:
+    """The batch behind the one that a post is at. It is taken once: by the thread to run it, or by the loop, back."""
+
+    call: asyncio.Future[Ran | None]
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self._there, self._back = [True], False
+
+    def take(self) -> bool:
+        """Take it, for the thread; whether it was there."""
+        try:
+            return self._there.pop()  # whoever comes second finds nothing
+        except IndexError:
+            return False
+
+    def take_back(self) -> bool:
+        """Take it, for the loop; whether it is the loop's."""
+        self._back = self._back or self.take()
+        return self._back
 
 
 class Post:
@@ -26,9 +61,12 @@ class Post:
 
     def __init__(self, function: BatchFunction) -> None:
         self.function = function
-        # When its call under way began, of `time.monotonic`, and when the last one did, of `time.perf_counter`.
+        # When its call under way began, of `time.monotonic`.
         self.busy_since: float | None = None
-        self.began = 0.0
+        self.next: Next | None = None
+        self._followed = False
+        # The thread whose last batch has not come to an end, or not to a good one. One that was left may come back.
+        self._failed: CallThread | None = None
         self._call: asyncio.Future[Any] | None = None
         self._thread = CallThread("penstock-instance")
 
@@ -36,35 +74,86 @@ class Post:
         """What the function says of itself."""
         return bool(getattr(self.function, name, otherwise))
 
-    def run_here(self, items: Sequence[Item]) -> tuple[list[Any], float]:
-        """The results of a batch, and the seconds that it took; in the thread of whoever calls."""
-        started = time.perf_counter()
+    @property
+    def since(self) -> float:
+        """Since when it has been at its batch; of one that is at none, now."""
+        return time.monotonic() if self.busy_since is None else self.busy_since
+
+    @property
+    def takes_next(self) -> bool:
+        """Whether it is at a batch that another may follow, and none does yet."""
+        return self._followed and self.next is None and self.busy_since is not None
+
+    def run_here(self, items: Sequence[Item]) -> Ran:
+        """Run a batch in the thread of whoever calls."""
+        began = time.perf_counter()
         results = self.function([item.payload for item in items])
         if len(results) != len(items):
             raise RuntimeError(f"the batch function gave {len(results)} results for {len(items)} items")
-        return results, time.perf_counter() - started
+        return Ran(items, results, began, time.perf_counter() - began)
 
-    def begin(self, items: Sequence[Item], limit_s: float | None) -> asyncio.Future[Any]:
+    def begin(self, items: Sequence[Item], limit_s: float | None, *, followed: bool = False) -> asyncio.Future[Any]:
         """The same in its own thread, begun now.
+
+        Args:
+            items: of the batch.
+            limit_s: seconds that it may take.
+            followed: whether it may be given the next one before it is done.
 
         Raises:
             Hung: from what is awaited: it takes longer than the limit. The function is ended if it can be, and left to
                 its thread.
         """
-        call = self._call = self._thread.call(self.run_here, items)
-        self.busy_since, self.began = time.monotonic(), time.perf_counter()
+        call: asyncio.Future[Any] = self._thread.call(self._run_there, items, self._thread)
+        self._followed = followed
+        self._watch(call, items, limit_s)
+        return call
+
+    def follow(self, items: Sequence[Item]) -> None:
+        """Have a batch run right behind the one that it is at, if that comes to an end; else it is to be taken back."""
+        self.next = Next(items)
+        self.next.call = self._thread.call(self._run_next, self.next, self._thread)
+
+    def take_back(self) -> Sequence[Item]:
+        """The items of the next batch, which is not run then; none if there is no such batch, or it has begun."""
+        if self.next is None or not self.next.take_back():
+            return ()
+        held, self.next = self.next, None
+        return held.items
+
+    def go_on(self, limit_s: float | None) -> Next | None:
+        """The next batch, now that the one before it is done; its limit counts from now."""
+        held, self.next = self.next, None
+        if held is not None:
+            self._watch(held.call, held.items, limit_s)
+        return held
+
+    def _run_there(self, items: Sequence[Item], thread: CallThread) -> Ran:
+        self._failed = thread
+        ran = self.run_here(items)
+        if self._failed is thread:
+            self._failed = None
+        return ran
+
+    def _run_next(self, held: Next, thread: CallThread) -> Ran | None:
+        if self._failed is thread or not held.take():
+            return None
+        wanted = [item for item in held.items if not item.reply.done()]
+        return self._run_there(wanted, thread) if wanted else Ran((), [], time.perf_counter(), 0.0)
+
+    def _watch(self, call: asyncio.Future[Any], items: Sequence[Item], limit_s: float | None) -> None:
+        self._call, self.busy_since = call, time.monotonic()
         call.add_done_callback(self._note_end)
         if limit_s is not None:
             timer = asyncio.get_running_loop().call_later(limit_s, self._hang, call, items, limit_s)
             call.add_done_callback(lambda _: timer.cancel())
-        return call
 
     def _note_end(self, call: asyncio.Future[Any]) -> None:
         if call is self._call:  # it may be told late, when the next has begun
             self.busy_since = self._call = None
 
     def _hang(self, call: asyncio.Future[Any], items: Sequence[Item], limit_s: float) -> None:
-        if call.done():
+        if call.done() or (self.next is not None and not self.next.take_back()):  # its end is about to be told
             return
         if (kill := getattr(self.function, "kill", None)) is not None:
             kill()

@@ -20,7 +20,8 @@ class Queue:
 
     def __init__(self, max_rows: int, max_batch: int) -> None:
         self.items: list[Item] = []
-        self.rows = 0
+        # Rows that wait, and those of them that wait behind a batch, as part of the next.
+        self.rows = self.handed = 0
         self.max_rows = max_rows
         self._max_batch = max_batch
         # Rows by priority, key and kind: whoever has a deadline is held against them, and a queue may be long.
@@ -63,6 +64,19 @@ class Queue:
             return
         for item in items:
             self.discard(item)
+
+    def hand(self, items: Sequence[Item]) -> None:
+        """Take out several that wait on, behind a batch; they count until that is over, which `begun` is told."""
+        self.leave(items)
+        for item in items:
+            self._count(item, item.rows)
+            self.handed += item.rows
+
+    def begun(self, items: Sequence[Item]) -> None:
+        """Those that were handed on wait no longer."""
+        for item in items:
+            self._count(item, -item.rows)
+            self.handed -= item.rows
 
     def discard(self, item: Item) -> None:
         """Take an item out, if it still waits."""

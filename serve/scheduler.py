@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any, Protocol
 
 from penstock.laid import Memory
@@ -22,7 +22,7 @@ from penstock.serve.batches import LAST, Item, Reply, choose, share
 from penstock.serve.curves import Curve
 from penstock.serve.deadlines import Deadlines
 from penstock.serve.outcomes import Closed, Expired, Hung
-from penstock.serve.posts import BatchFunction, Post
+from penstock.serve.posts import BatchFunction, Next, Post, Ran
 from penstock.serve.queues import Queue
 from penstock.serve.quick import Quick
 from penstock.serve.times import Times
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 # A runner that takes longer to close is left to itself.
 _RELEASE_S = 30.0
-# The results of a batch; when it began, of time.perf_counter; and seconds that it took.
-_Ended = tuple[list[Any], float, float]
 _BACKOFF_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -85,6 +83,8 @@ class Scheduler:
         self._instances = [Post(make()) for _ in range(instances)]
         self._free = list(self._instances)
         self._queue = Queue(max_queue_rows, max_batch)
+        # Instances that were given the batch behind theirs, and who of it goes last.
+        self._handed: dict[Post, int] = {}
         self._dead = 0
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,7 +140,7 @@ class Scheduler:
     @property
     def pending_items(self) -> int:
         """Items that wait for an instance."""
-        return len(self._queue.items)
+        return len(self._queue.items) + sum(len(post.next.items) for post in self._handed if post.next is not None)
 
     @property
     def states(self) -> dict[str, int]:
@@ -207,6 +207,8 @@ class Scheduler:
             raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
         if self._closed:
             raise Closed("the server is shutting down; send the request elsewhere")
+        if self._handed and priority < max(self._handed.values()):
+            self._recall()
         self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
         if priority >= LAST:
             key, kind = object(), None
@@ -222,19 +224,57 @@ class Scheduler:
     def withdraw(self, item: Item) -> None:
         """Take an item out that nobody waits for any more; one that is computed by now is not stopped."""
         item.withdraw()
-        self._queue.discard(item)
+        if self.waits(item):
+            self._queue.discard(item)
+
+    def waits(self, item: Item) -> bool:
+        """Whether no batch with it has begun; it is in the queue then, from which it may be taken out."""
+        if item.running and any(post.next is not None and item in post.next.items for post in self._handed):
+            self._recall()
+            self._soon()
+        return item.queued
 
     def _expire(self, item: Item) -> None:
         if item.times is not None:
-            item.times.late(time.perf_counter() - item.entered, queued=item.queued)
+            item.times.late(time.perf_counter() - item.entered, queued=self.waits(item))
         self._queue.discard(item)
         item.fail(Expired(f"no answer within the timeout of {item.timeout_s:g} s"))
 
     def _soon(self) -> None:
         """Dispatch once the event loop has taken in what has come by now: it may fill one batch."""
-        if self._free and not self._called:
+        if not self._called and (self._free or self._next_post is not None):
             self._called = True
             asyncio.get_running_loop().call_soon(self._dispatch)
+
+    @property
+    def _next_post(self) -> Post | None:
+        """Of the instances that may be given the batch behind theirs the one that began first; None if none is full."""
+        if self._queue.rows - self._queue.handed < self.max_batch or len(self._handed) == len(self._instances):
+            return None
+        return min((post for post in self._instances if post.takes_next), key=lambda post: post.since, default=None)
+
+    def _hand(self) -> None:
+        """Give instances the batch behind theirs, where it is full by now: they need not wait for the loop then."""
+        while (post := self._next_post) is not None:
+            choice = choose(self._queue.items, self.max_batch, asyncio.get_running_loop().time(), self._max_delay_s)
+            if choice.reason != "full" or (last := max(item.priority for item in choice.items)) >= LAST:
+                return
+            self._queue.hand(choice.items)
+            for item in choice.items:
+                item.running = True
+            self._handed[post] = last
+            post.follow(choice.items)
+
+    def _recall(self) -> None:
+        """Put the batches back that instances have not begun: one is free for them, or somebody goes before them."""
+        for post in list(self._handed):
+            items = post.take_back()
+            if post.next is None:
+                del self._handed[post]
+            self._queue.begun(items)
+            for item in _wanted(items):
+                item.running = False
+                self._queue.enter(item)
 
     def _dispatch(self) -> None:
         """Give every free instance a batch, as long as there is one to give."""
@@ -243,6 +283,8 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
+        if self._free:
+            self._recall()
         while self._free and self._queue.items:
             choice = choose(self._queue.items, self.max_batch, loop.time(), self._max_delay_s)
             if not choice.items:
@@ -260,10 +302,11 @@ class Scheduler:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
                 return
-            call = instance.begin(items, self._run_limit_s)
+            call = instance.begin(items, self._run_limit_s, followed=True)
             self._keep(self._work(instance, items, call))
             if len(self._tasks) == 1:
                 self._awake.until(call)
+        self._hand()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Have something done, which closing waits for."""
@@ -275,34 +318,51 @@ class Scheduler:
         """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
         started = time.perf_counter()
         try:
-            results, compute_s = instance.run_here(items)
+            ran = instance.run_here(items)
         except Exception:
             self._quick.failed(items, time.perf_counter() - started)
             return False
-        self._settle(instance, items, results, started, compute_s)
-        self._quick.held_up(items, compute_s)
+        self._settle(instance, ran)
+        self._quick.held_up(items, ran.compute_s)
         return True
 
-    async def _work(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> None:
+    async def _work(self, instance: Post, items: Sequence[Item], call: asyncio.Future[Any]) -> None:
+        """See to a batch of an instance's, and to those that it goes on with."""
+        while (held := await self._worked(instance, items, call)) is not None:
+            items, call = held.items, held.call
+
+    async def _worked(self, instance: Post, items: Sequence[Item], call: asyncio.Future[Any]) -> Next | None:
+        """See to one batch; the one that its instance goes on with."""
         try:
             ended = await self._ended(instance, items, call)
         except Hung as error:
             log.error("%san instance hangs: %s; it is replaced", self._name, error)
             for item in items:
                 item.fail(error)
+            self._recall()
             self._dispatch()
             await self._revive(instance)
         except InstanceDead as error:
             log.error("%san instance died: %s; it is restarted", self._name, error)
+            self._recall()
             self._return(items, error)
             self._dispatch()  # another instance may be idle
             await self._revive(instance)
         else:
-            self._free.append(instance)
+            held = instance.go_on(self._run_limit_s)
+            self._handed.pop(instance, None)
+            if held is None:
+                self._free.append(instance)
+            else:
+                self._queue.begun(held.items)
+                if self._observer is not None:
+                    self._observer.closed("full")
             try:
                 self._dispatch()  # it need not wait until all have been told
             finally:
                 self._tell(instance, items, ended)
+            return held
+        return None
 
     async def _revive(self, instance: Post) -> None:
         """Have a dead instance work again."""
@@ -313,7 +373,7 @@ class Scheduler:
         self._free.append(instance)
         self._dispatch()
 
-    async def _run(self, instance: Post, items: list[Item]) -> None:
+    async def _run(self, instance: Post, items: Sequence[Item]) -> None:
         """Run as one batch those of the items that somebody still waits for."""
         items = _wanted(items)
         if items:
@@ -322,14 +382,14 @@ class Scheduler:
             call = instance.begin(items, self._run_limit_s)
             self._tell(instance, items, await self._ended(instance, items, call))
 
-    async def _ended(self, instance: Post, items: list[Item], call: asyncio.Future[Any]) -> _Ended | None:
+    async def _ended(self, instance: Post, items: Sequence[Item], call: asyncio.Future[Any]) -> Ran | None:
         """What a batch came to. One that fails is run in halves, until the item at fault is alone, and all are told."""
-        started = instance.began
         try:
-            results, compute_s = await call
+            ran: Ran = await call
         except InstanceDead:
             raise
         except Exception as error:
+            self._recall()
             if len(items) == 1:
                 items[0].leave()
                 items[0].fail(error)
@@ -340,31 +400,33 @@ class Scheduler:
             await self._run(instance, items[:middle])
             await self._run(instance, items[middle:])
             return None
-        return results, started, compute_s
+        return ran
 
-    def _tell(self, instance: Post, items: list[Item], ended: _Ended | None) -> None:
-        if ended is None:
+    def _tell(self, instance: Post, items: Sequence[Item], ran: Ran | None) -> None:
+        if ran is None:
             return
-        self._settle(instance, items, *ended)
-        if instance.says("light", otherwise=False):
-            self._quick.told(items, ended[2])
+        if ran.items:
+            self._settle(instance, ran)
+        if len(ran.items) < len(items):  # nobody waited for the others any more when it began
+            _wanted([item for item in items if item not in ran.items])
+        if ran.items and instance.says("light", otherwise=False):
+            self._quick.told(ran.items, ran.compute_s)
 
-    def _settle(self, instance: Post, items: list[Item], results: list[Any], started: float, compute_s: float) -> None:
+    def _settle(self, instance: Post, ran: Ran) -> None:
         """Give each item its result."""
+        items, rows = ran.items, sum(item.rows for item in ran.items)
         if instance.says("steady", otherwise=False):
-            rows = sum(item.rows for item in items)
-            self._curve.told(items[0].kind, rows, compute_s, asyncio.get_running_loop().time())
+            self._curve.told(items[0].kind, rows, ran.compute_s, asyncio.get_running_loop().time())
         if self._observer is not None:
-            waits = [started - item.entered for item in items]
-            self._observer.batch(sum(item.rows for item in items), waits, compute_s)
-        for item, result in zip(items, results, strict=True):
+            self._observer.batch(rows, [ran.began - item.entered for item in items], ran.compute_s)
+        for item, result in zip(items, ran.results, strict=True):
             item.leave()
             if not item.reply.done():
                 if item.times is not None:
-                    item.times.ran(started - item.entered, compute_s)
+                    item.times.ran(ran.began - item.entered, ran.compute_s)
                 item.succeed(result)
 
-    def _return(self, items: list[Item], error: InstanceDead) -> None:
+    def _return(self, items: Sequence[Item], error: InstanceDead) -> None:
         """Put a dead instance's items back in their places.
 
         Those that meet a second death run alone from then on, and one that was alone at it is what kills: it fails.
@@ -431,7 +493,7 @@ class Scheduler:
             log.warning("%d instances did not give back what they hold within %g s", len(stuck), _RELEASE_S)
 
 
-def _wanted(items: list[Item]) -> list[Item]:
+def _wanted(items: Sequence[Item]) -> list[Item]:
     """Those that somebody still waits for; the others are let go of."""
     for item in items:
         if item.reply.done():

@@ -56,7 +56,7 @@ class Split:
         self._withdraw()
 
     def _withdraw(self) -> None:
-        for piece in [piece for piece in self._pieces if piece.item.queued and not piece.over]:
+        for piece in [piece for piece in self._pieces if not piece.over and self._scheduler.waits(piece.item)]:
             self._scheduler.withdraw(piece.item)
             piece.over = True
             self._ended(None)

@@ -79,7 +79,7 @@ class Ticket(Times):
         """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
         if isinstance(self.item, Split):
             self.item.give_up()
-        elif self.item is not None and self.item.queued and self._model is not None:
+        elif self.item is not None and self._model is not None and self._model.scheduler.waits(self.item):
             self._model.scheduler.withdraw(self.item)
             self.set_exception(RequestError("nobody waits for it", 499))
 
