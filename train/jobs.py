@@ -83,9 +83,8 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
             model = Architecture(target=_RESCALED, kwargs={"net": own.model_dump(), "mean": mean, "std": std})
         net = architecture.build(model, recipe.seed).train()
         modules.refuse_lazy(net)
-        card, call = _card(recipe, model, parts, preprocess, facts)
+        card, call = _card(recipe, own, model, parts, preprocess, facts)
     start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
-    _check_outputs(card, own, parts)
     return Job(recipe, parts, preprocess, net, card, call, start, scale)
 
 
@@ -164,27 +163,25 @@ def _filled(recipe: Recipe, train: Samples, preprocess: Preprocess | None) -> Ar
 
 def _card(
     recipe: Recipe,
+    own: Architecture,
     model: Architecture,
     parts: dict[Part, Samples],
     preprocess: Preprocess | None,
     facts: Facts | None,
 ) -> tuple[Card, Call]:
-    """The card of the checkpoints that a job leaves, and how its network is called."""
+    """The card of the checkpoints that a job leaves, and how its network is called.
+
+    `own` is the recipe's network, and `model` is that or what is around it, whose unit may fit answers by stretching.
+    """
     inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    try:
-        signature, call = probe.complete(architecture.build(model), bare)
-    except PenstockError as error:  # which tells exporting's options
-        why = str(error).partition("; correct --input")[0]
-        whole = [str(tensor) for tensor in inputs if preprocess is None and not tensor.dtype.startswith("float")]
-        if whole:
-            why += f"; {listed(whole)} holds whole numbers: if they are no indices, save them as float32"
-        raise PenstockError(
-            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
-        ) from None
+    signature, call = _probed(recipe, own, bare, preprocess)
+    _check_rows(recipe, signature.outputs)
+    _check_outputs(recipe, own, signature.outputs[0], parts)
+    if model is not own:
+        signature, call = _probed(recipe, model, bare, preprocess)
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
-    _check_rows(recipe, signature.outputs)
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
     labels = None
     if recipe.task != "regression":
@@ -202,6 +199,21 @@ def _card(
         facts=None if facts is None else facts.model_dump(mode="json"),
     )
     return card, call
+
+
+def _probed(
+    recipe: Recipe, model: Architecture, bare: Signature, preprocess: Preprocess | None
+) -> tuple[Signature, Call]:
+    try:
+        return probe.complete(architecture.build(model), bare)
+    except PenstockError as error:  # which tells exporting's options
+        why = str(error).partition("; correct --input")[0]
+        whole = [str(tensor) for tensor in bare.inputs if preprocess is None and not tensor.dtype.startswith("float")]
+        if whole:
+            why += f"; {listed(whole)} holds whole numbers: if they are no indices, save them as float32"
+        raise PenstockError(
+            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
+        ) from None
 
 
 def _arrays(train: Samples) -> tuple[Tensor, ...]:
@@ -248,21 +260,17 @@ def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
             )
 
 
-def _check_outputs(card: Card, model: Architecture, parts: dict[Part, Samples]) -> None:
-    """See that the network tells apart as many classes as the data has, or gives as many numbers.
-
-    `model` is the recipe's own network, which the card's may be around.
-    """
-    first, labels = card.signature.outputs[0], parts["train"].labels
-    outputs = int(first.shape[-1])
-    if card.task == "classification":
+def _check_outputs(recipe: Recipe, model: Architecture, first: Tensor, parts: dict[Part, Samples]) -> None:
+    """See that the network tells apart as many classes as the data has, or gives as many numbers."""
+    outputs, labels = int(first.shape[-1]), parts["train"].labels
+    if recipe.task == "classification":
         highest = {part: int(samples.labels.max()) for part, samples in parts.items()}
         part = max(highest, key=lambda name: highest[name])
         wanted = max(outputs, highest[part] + 1)
         why = f"the labels of {part} go up to {highest[part]}, and each class from 0 takes a number"
     else:
         wanted = 1 if labels.ndim == 1 else int(labels.shape[1])
-        why = f"the labels are of shape {list(labels.shape)}"
+        why = f"the labels of train are of shape {list(labels.shape)}"
     if wanted == outputs:
         return
     field = next((name for name in ("classes", "num_classes") if name in model.kwargs), None)
@@ -271,7 +279,7 @@ def _check_outputs(card: Card, model: Architecture, parts: dict[Part, Samples]) 
     else:
         help_ = "change the class, which is told how many if its __init__ takes classes"
     raise PenstockError(
-        f"recipe {card.name}: model.target {model.target} answers {first}; {why}: it must answer [batch,{wanted}]: "
+        f"recipe {recipe.name}: model.target {model.target} answers {first}; {why}: it must answer [batch,{wanted}]: "
         f"{help_}"
     )
 

@@ -45,6 +45,18 @@ def test_a_network_that_does_not_fit_is_told_in_a_recipe_s_words(
     assert "--input" not in str(caught.value)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_regression_of_two_numbers_takes_a_network_that_answers_two(outputs: int, tmp_path: Path) -> None:
+    mlp = {"target": "penstock.train.nets:Mlp", "kwargs": {"classes": outputs}}
+    rows = np.zeros((60, 4), np.float32)
+    recipe_ = of_arrays(tmp_path, mlp, x=rows, labels=rows[:, :2]).model_copy(update={"task": "regression"})
+    told = (
+        rf"Mlp answers output:float32\[batch,{outputs}\]; the labels of train are of shape \[\d+, 2\]: it must answer"
+    )
+    with pytest.raises(PenstockError, match=rf"{told} \[batch,2\]: --set model.kwargs.classes=2$"):
+        jobs.prepare(recipe_)
+
+
 def test_one_array_of_rows_tells_a_network_its_features(tmp_path: Path) -> None:
     labels, mlp = np.arange(60) % 3, "penstock.train.nets:Mlp"
     own = tmp_path / "net.py"
