@@ -29,7 +29,7 @@ def refuse_unready(module: nn.Module) -> None:
             norms without running statistics or with impossible ones, or parameters that are no finite numbers. The
             sentence names the part and what to do.
     """
-    _refuse_lazy(module)
+    refuse_lazy(module)
     _refuse_elsewhere(module)
     _refuse_training(module)
     _refuse_norms(module)
@@ -81,13 +81,18 @@ def _has_memory(tensor: Tensor) -> bool:
     return tensor.numel() > 0
 
 
-def _refuse_lazy(module: nn.Module) -> None:
+def refuse_lazy(module: nn.Module) -> None:
+    """Refuse a module with weights that only its first batch will shape.
+
+    Raises:
+        PenstockError: it has such; the sentence names the part and what to do.
+    """
     for path, part in module.named_modules():
         own = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
         if any(is_lazy(tensor) for _, tensor in own):
             raise PenstockError(
                 f"{_label(path, part)} has weights without a shape yet: run the model on an example before its "
-                "weights are loaded, or give the layer its input size"
+                "weights are loaded, as at the end of its __init__, or give the layer its input size"
             )
 
 

@@ -17,14 +17,16 @@ from penstock.train.recipe import Machine
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 # What torchrun, a cluster's scheduler or a user's own script tell the processes of several nodes.
 _STARTED = ("WORLD_SIZE", "SLURM_NTASKS", "MASTER_ADDR")
+# What torchrun alone tells the processes that it has started.
+_ELASTIC = "TORCHELASTIC_RUN_ID"
 
 
 def resolve(machine: Machine) -> str:
     """`cuda` or `cpu`: what training runs on.
 
     Raises:
-        PenstockError: a GPU, more GPUs or nodes than there are, or a precision that the device has not, was asked for;
-            or torchrun has started other processes than those.
+        PenstockError: a GPU, more GPUs, cores or nodes than there are, or a precision or a BatchNorm that the device
+            has not, was asked for; or torchrun has started other processes than those.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     _see_processes(machine, count)
@@ -38,6 +40,12 @@ def resolve(machine: Machine) -> str:
         raise PenstockError(
             f"machine.devices is {machine.devices}; this machine has {count}: set it to {count} or auto"
         )
+    cores = os.cpu_count() or 1
+    if device == "cpu" and machine.devices != "auto" and machine.devices > cores and _ELASTIC not in os.environ:
+        raise PenstockError(
+            f"machine.devices is {machine.devices}, which are processes on the CPU; this machine has {cores} cores: "
+            f"set it to {cores} at most, or auto, which is one"
+        )
     if machine.nodes > 1 and not any(name in os.environ for name in _STARTED):
         raise PenstockError(
             f"machine.nodes is {machine.nodes}, and nothing has started this process as one of theirs; on each of "
@@ -45,6 +53,10 @@ def resolve(machine: Machine) -> str:
         )
     if device == "cpu" and machine.precision == "fp16":
         raise PenstockError("machine.precision is fp16, which needs a GPU; on the CPU take bf16 or fp32")
+    if device == "cpu" and machine.sync_batchnorm:
+        raise PenstockError(
+            "machine.sync_batchnorm is true, which needs GPUs; on the CPU leave it out, or set it to false"
+        )
     if device == "cuda" and machine.precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PenstockError(f"machine.precision is bf16; {torch.cuda.get_device_name()} has no bf16: take fp16 or fp32")
     return device
@@ -52,7 +64,7 @@ def resolve(machine: Machine) -> str:
 
 def _see_processes(machine: Machine, gpus: int) -> None:
     """See that torchrun's processes are those of the recipe: else each trains the whole by itself, over the others."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if _ELASTIC not in os.environ:
         return
     local, nodes = (int(os.environ.get(name, "1")) for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"))
     found = 1 if machine.device == "cpu" or not gpus else gpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,14 +12,14 @@ from pathlib import Path
 import torch.distributed
 from torch import nn
 
-from penstock.errors import PenstockError, first_line
+from penstock.errors import PenstockError, first_line, listed
 
 AGAIN = "--resume goes on after the last whole epoch"
 # What gloo's errors, which have no class of their own, are known by.
 _GLOO = ("gloo", "Connection closed by peer", "Connection reset by peer")
 
 
-def told(error: Exception, lost: Callable[[], str | None] = lambda: None) -> PenstockError | None:
+def told(error: BaseException, lost: Callable[[], str | None] = lambda: None) -> PenstockError | None:
     """The error for the user that another one amounts to; None of one that it does not explain.
 
     Args:
@@ -45,7 +46,26 @@ def told(error: Exception, lost: Callable[[], str | None] = lambda: None) -> Pen
     return None
 
 
-def of_network(error: Exception, net: nn.Module, log: Path) -> PenstockError | None:
+def of_unused(error: BaseException, net: nn.Module) -> PenstockError | None:
+    """The error for the user that torch's is of parameters which got no gradient in a batch; None of any other.
+
+    Args:
+        error: of which torch tells the parameters by their places among those that are trained.
+        net: whose they are.
+    """
+    said = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+    if said is None:
+        return None
+    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    lacking = [names[int(place)] for place in said[1].split() if int(place) < len(names)]
+    return PenstockError(
+        f"model.target: the network, {type(net).__name__}, uses {listed(lacking)} in some batches and not in others, "
+        "which several processes cannot learn: have its forward use them in each, as by adding 0 * parameter.sum() to "
+        "its answer, leave them as they are with optim.freeze, or --set machine.devices=1"
+    )
+
+
+def of_network(error: BaseException, net: nn.Module, log: Path) -> PenstockError | None:
     """The error for the user that was raised in the code of a network of theirs; None of any other.
 
     Args:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
-from penstock import architecture, checkpoint, data, probe, tabular, textual
+from penstock import architecture, checkpoint, data, datasets, modules, probe, tabular, textual
 from penstock.adapter import Call
 from penstock.architecture import LIBRARIES, Architecture
 from penstock.card import Card
@@ -23,7 +24,7 @@ from penstock.preprocessing import Preprocess
 from penstock.signature import Signature, Tensor
 from penstock.tabular import TablePreprocess
 from penstock.textual import TextPreprocess
-from penstock.train import pretrained
+from penstock.train import optim, pretrained
 from penstock.train.facts import Facts
 from penstock.train.pretrained import Start
 from penstock.train.recipe import Recipe, Table, Text
@@ -37,6 +38,9 @@ _FIELDS = (
     ("--input ", ""),
 )
 _RESCALED = "penstock.train.nets:Rescaled"
+# How often it is tried whether all parameters are used, and of how many rows each time: the fewer, the more is left out
+# by a network that picks its parts by them. BatchNorm needs two.
+_TRIALS, _ROWS = 4, 2
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,14 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
     with _in_words_of_recipes(recipe):
-        model = _filled(recipe, _outputs(recipe, parts["train"]), preprocess)
+        own = model = _filled(recipe, parts["train"], preprocess)
         if scale is not None:
             mean, std = (values.tolist() for values in scale)
-            model = Architecture(target=_RESCALED, kwargs={"net": model.model_dump(), "mean": mean, "std": std})
+            model = Architecture(target=_RESCALED, kwargs={"net": own.model_dump(), "mean": mean, "std": std})
         net = architecture.build(model, recipe.seed).train()
-        card, call = _card(recipe, model, parts, preprocess, facts)
+        modules.refuse_lazy(net)
+        card, call = _card(recipe, own, model, parts, preprocess, facts)
     start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
-    _check_outputs(card, parts)
     return Job(recipe, parts, preprocess, net, card, call, start, scale)
 
 
@@ -130,14 +134,18 @@ def _outputs(recipe: Recipe, train: Samples) -> int:
     return 1 if train.labels.ndim == 1 else int(train.labels.shape[1])
 
 
-def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Architecture:
+def _filled(recipe: Recipe, train: Samples, preprocess: Preprocess | None) -> Architecture:
     """The recipe's network with the arguments that its data tells, where the recipe leaves them out."""
-    target, given = recipe.model.target, dict(recipe.model.kwargs)
+    target, given, outputs = recipe.model.target, dict(recipe.model.kwargs), _outputs(recipe, train)
     told: dict[str, Any] = {"classes": outputs, "num_classes": outputs}
     if isinstance(preprocess, TextPreprocess):
         told["tokens"] = preprocess.tokens
     if isinstance(preprocess, TablePreprocess):
         told["features"] = preprocess.features
+    if preprocess is None:
+        shapes = [tensor.shape for tensor in _arrays(train)]
+        if len(shapes) == 1 and len(shapes[0]) == 2:
+            told["features"] = shapes[0][1]
     if target.partition(":")[0] in LIBRARIES:
         taken = {"num_classes"}
     else:
@@ -155,27 +163,25 @@ def _filled(recipe: Recipe, outputs: int, preprocess: Preprocess | None) -> Arch
 
 def _card(
     recipe: Recipe,
+    own: Architecture,
     model: Architecture,
     parts: dict[Part, Samples],
     preprocess: Preprocess | None,
     facts: Facts | None,
 ) -> tuple[Card, Call]:
-    """The card of the checkpoints that a job leaves, and how its network is called."""
+    """The card of the checkpoints that a job leaves, and how its network is called.
+
+    `own` is the recipe's network, and `model` is that or what is around it, whose unit may fit answers by stretching.
+    """
     inputs = _arrays(parts["train"]) if preprocess is None else preprocess.tensors()
     bare = Signature(inputs=inputs, outputs=(), dims={"batch": recipe.batch})
-    try:
-        signature, call = probe.complete(architecture.build(model), bare)
-    except PenstockError as error:  # which tells exporting's options
-        why = str(error).partition("; correct --input")[0]
-        whole = [str(tensor) for tensor in inputs if preprocess is None and not tensor.dtype.startswith("float")]
-        if whole:
-            why += f"; {listed(whole)} holds whole numbers: if they are no indices, save them as float32"
-        raise PenstockError(
-            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
-        ) from None
+    signature, call = _probed(recipe, own, bare, preprocess)
+    _check_rows(recipe, signature.outputs)
+    _check_outputs(recipe, own, signature.outputs[0], parts)
+    if model is not own:
+        signature, call = _probed(recipe, model, bare, preprocess)
     name = "values" if recipe.task == "regression" else "logits"
     first = signature.outputs[0].model_copy(update={"name": name})
-    _check_rows(recipe, signature.outputs)
     signature = signature.model_copy(update={"outputs": (first, *signature.outputs[1:])})
     labels = None
     if recipe.task != "regression":
@@ -193,6 +199,21 @@ def _card(
         facts=None if facts is None else facts.model_dump(mode="json"),
     )
     return card, call
+
+
+def _probed(
+    recipe: Recipe, model: Architecture, bare: Signature, preprocess: Preprocess | None
+) -> tuple[Signature, Call]:
+    try:
+        return probe.complete(architecture.build(model), bare)
+    except PenstockError as error:  # which tells exporting's options
+        why = str(error).partition("; correct --input")[0]
+        whole = [str(tensor) for tensor in bare.inputs if preprocess is None and not tensor.dtype.startswith("float")]
+        if whole:
+            why += f"; {listed(whole)} holds whole numbers: if they are no indices, save them as float32"
+        raise PenstockError(
+            f"recipe {recipe.name}: {recipe.model.target}: {why}; let model.kwargs and preprocess fit one another"
+        ) from None
 
 
 def _arrays(train: Samples) -> tuple[Tensor, ...]:
@@ -219,12 +240,17 @@ def _check_labels(recipe: Recipe, parts: dict[Part, Samples]) -> None:
 
 
 def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
-    """See that the network answers each row by itself, first of all with the numbers that it learns."""
+    """See that the network answers each row by itself, first of all with a row of the numbers that it learns."""
     first, rank = outputs[0], len(outputs[0].shape)
-    if rank < 2 or first.shape[0] != "batch" or isinstance(first.shape[-1], str) or not first.dtype.startswith("float"):
+    if (
+        rank != 2
+        or first.shape[0] != "batch"
+        or isinstance(first.shape[-1], str)
+        or not first.dtype.startswith("float")
+    ):
         raise PenstockError(
-            f"recipe {recipe.name}: the network's first output is {first}; it must be numbers for each row, as "
-            "float32[batch,10] of ten classes"
+            f"recipe {recipe.name}: the network's first output is {first}; it must be a row of numbers for each "
+            "sample, as float32[batch,10] of ten classes"
         )
     for other in outputs[1:]:
         if other.shape[:1] != ("batch",):
@@ -234,16 +260,52 @@ def _check_rows(recipe: Recipe, outputs: tuple[Tensor, ...]) -> None:
             )
 
 
-def _check_outputs(card: Card, parts: dict[Part, Samples]) -> None:
+def _check_outputs(recipe: Recipe, model: Architecture, first: Tensor, parts: dict[Part, Samples]) -> None:
     """See that the network tells apart as many classes as the data has, or gives as many numbers."""
-    outputs = int(card.signature.outputs[0].shape[-1])
-    if card.task == "classification":
-        most = max(int(samples.labels.max()) for samples in parts.values())
-        if most >= outputs:
-            raise PenstockError(
-                f"recipe {card.name}: the network has {outputs} classes; the data goes up to class {most}"
-            )
+    outputs, labels = int(first.shape[-1]), parts["train"].labels
+    if recipe.task == "classification":
+        highest = {part: int(samples.labels.max()) for part, samples in parts.items()}
+        part = max(highest, key=lambda name: highest[name])
+        wanted = max(outputs, highest[part] + 1)
+        why = f"the labels of {part} go up to {highest[part]}, and each class from 0 takes a number"
+    else:
+        wanted = 1 if labels.ndim == 1 else int(labels.shape[1])
+        why = f"the labels of train are of shape {list(labels.shape)}"
+    if wanted == outputs:
         return
-    wanted = 1 if parts["train"].labels.ndim == 1 else parts["train"].labels.shape[1]
-    if wanted != outputs:
-        raise PenstockError(f"recipe {card.name}: the network gives {outputs} numbers a row; the data has {wanted}")
+    field = next((name for name in ("classes", "num_classes") if name in model.kwargs), None)
+    if field:
+        help_ = f"--set model.kwargs.{field}={wanted}"
+    else:
+        help_ = "change the class, which is told how many if its __init__ takes classes"
+    raise PenstockError(
+        f"recipe {recipe.name}: model.target {model.target} answers {first}; {why}: it must answer [batch,{wanted}]: "
+        f"{help_}"
+    )
+
+
+def unused(job: Job) -> list[str]:
+    """The parameters to be trained that one of a few trials leaves without a gradient; tried on a copy.
+
+    A trial that fails finds none: what fails in it fails in the run, too, and is told there.
+    """
+    net = modules.copied(job.net)
+    if net is None:
+        return []
+    optim.freeze(net, job.recipe.optim.freeze)
+    inputs = datasets.rows(job.parts["train"].first(_TRIALS * _ROWS), job.preprocess).inputs
+    learning = job.call.on(net)
+    with torch.random.fork_rng(devices=[]):
+        for number in range(_TRIALS):
+            torch.manual_seed(number)  # each rank finds the same
+            net.zero_grad()
+            few = slice(number * _ROWS, (number + 1) * _ROWS)
+            try:
+                answer = learning(*(torch.tensor(held[few]) for held in inputs.values()))
+                (answer[0] if isinstance(answer, tuple) else answer).sum().backward()
+            except (Exception, SystemExit):
+                return []
+            left = [name for name, held in net.named_parameters() if held.requires_grad and held.grad is None]
+            if left:
+                return left
+    return []

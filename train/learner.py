@@ -70,6 +70,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         self._learning: Any = torch.compile(self._called) if recipe.machine.compile else self._called
         self._sums: dict[str, Tensor] = {}
         self.confusion: Tensor | None = None
+        self._shapes = _shapes(self.net)
         self._stepped = 0
         self._kept = contextlib.ExitStack()
         self._before: tuple[device.Later, Batch] | None = None
@@ -100,6 +101,8 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self._see_shapes()
         step = self.trainer.global_step  # of several batches that make one, the last moves it
         if self.averaged is not None and step != self._stepped:
             self.averaged.update(self.net)
@@ -107,6 +110,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
 
     def on_validation_epoch_start(self) -> None:
         self._see_finite(None, None)
+        self._see_shapes()
         # All of them, also on a rank that has no sample: ranks add them up together.
         self._sums = {
             name: torch.zeros((), dtype=torch.float64, device=self.device) for name in _SUMS[self.recipe.task]
@@ -136,6 +140,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             self._add(absolute=off.abs().mean(1).sum(), squared=(off**2).mean(1).sum())
 
     def on_validation_epoch_end(self) -> None:
+        self._see_shapes()
         self._kept.close()
         if self.trainer.world_size > 1:
             together = {name: self.trainer.strategy.reduce(held, reduce_op="sum") for name, held in self._sums.items()}
@@ -220,6 +225,18 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
             f"kept as {path}; {helps}"
         )
 
+    def _see_shapes(self) -> None:
+        """See that the network has the tensors that it was built with: only those find their place in it again."""
+        before, now = self._shapes, _shapes(self.net)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if changed:
+            built, found = _told(before.get(changed[0])), _told(now.get(changed[0]))
+            raise PenstockError(
+                f"recipe {self.recipe.name}: model.target {self.recipe.model.target}: {changed[0]} is {built} when the "
+                f"network is built, and {found} once it has learnt; a checkpoint holds no such tensor: have __init__ "
+                "make it as large as it is to be, or register it with persistent=False"
+            )
+
     def _confuse(self, targets: Tensor, said: Tensor, classes: int) -> None:
         if self.confusion is None:
             self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=targets.device)
@@ -254,6 +271,15 @@ def _first(answer: Any) -> Tensor:
     """The first of a network's outputs."""
     found: Tensor = answer[0] if isinstance(answer, tuple) else answer
     return found
+
+
+def _shapes(net: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that checkpoints hold."""
+    return {name: tuple(held.shape) for name, held in net.state_dict().items() if isinstance(held, Tensor)}
+
+
+def _told(shape: tuple[int, ...] | None) -> str:
+    return "not there" if shape is None else f"of shape {list(shape)}"
 
 
 def _see_monitor(recipe: Recipe) -> None:

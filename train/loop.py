@@ -125,7 +125,7 @@ def train(
             folder, job.card, _taken(job, "train", CALIBRATION), _taken(job, "test", GOLDEN), recipe, state, told
         )
         watching = [Board()] if recipe.track.tensorboard else []
-        trainer = _trainer(recipe, logs, [Pace(), keeping, *watching, *callbacks], progress)
+        trainer = _trainer(job, logs, [Pace(), keeping, *watching, *callbacks], progress)
         seconds = _fit(job, trainer, folder)
         ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
         return _scored(job, ended, str(trainer.strategy.root_device)) if trainer.is_global_zero else ended
@@ -208,31 +208,35 @@ def _fit(job: Job, trainer: Any, folder: Path) -> float:
         with stopping.between_batches(trainer), ranks.watched(trainer, job.recipe.machine.timeout_s) as watch:
             try:
                 trainer.fit(Learner(job, folder), datamodule=_Data(job))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                if isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt):
+                    raise  # how Lightning ends on a signal
                 told = faults.told(error, watch.lost)
                 if told is not None:
                     raise told from None
                 if isinstance(error, PenstockError):
                     raise
-                told = faults.of_network(error, job.net, folder / "logs" / "run.log")
+                told = faults.of_unused(error, job.net) or faults.of_network(
+                    error, job.net, folder / "logs" / "run.log"
+                )
                 if told is None:
                     raise
                 raise told from error
     return time.perf_counter() - started
 
 
-def _trainer(recipe: Recipe, logs: Path, callbacks: Sequence[Callback], progress: bool) -> Any:
+def _trainer(job: Job, logs: Path, callbacks: Sequence[Callback], progress: bool) -> Any:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    machine, clip = recipe.machine, recipe.optim.clip
+    recipe, machine, clip = job.recipe, job.recipe.machine, job.recipe.optim.clip
     return lightning.Trainer(
         max_epochs=recipe.epochs,
         accelerator={"auto": "auto", "cpu": "cpu", "cuda": "gpu"}[machine.device],
         devices=machine.devices,
         num_nodes=machine.nodes,
         precision=_PRECISION[machine.precision],
-        strategy=ranks.strategy(machine),
-        sync_batchnorm=machine.sync_batchnorm and device.resolve(machine) == "cuda",  # there is none for the CPU
+        strategy=ranks.strategy(job),
+        sync_batchnorm=machine.sync_batchnorm,
         use_distributed_sampler=False,  # loaders.Order knows of ranks
         accumulate_grad_batches=recipe.optim.accumulate,
         gradient_clip_val=clip,

@@ -22,9 +22,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from penstock import parents
+from penstock.train import jobs
 from penstock.train.facts import resolve
 from penstock.train.faults import AGAIN
-from penstock.train.recipe import Machine
+from penstock.train.jobs import Job
 from penstock.train.stopping import SIGNALS
 
 # How often it is looked, and how long a process has to say itself what has happened to it.
@@ -41,15 +42,35 @@ def alike(tensors: Iterable[Tensor]) -> None:
         torch.distributed.broadcast(tensor, 0)
 
 
-def strategy(machine: Machine) -> Any:
+def strategy(job: Job) -> Any:
     """How Lightning is to spread a run: as it likes, or over processes that give up what takes too long.
 
     Torch's own limit is the later one: it may only end a process of a GPU's without a sentence.
     """
+    machine = job.recipe.machine
     found = resolve(machine)
     if found.devices * found.nodes == 1:
         return "auto"
-    return DDPStrategy(timeout=timedelta(seconds=machine.timeout_s + _LATER_S))
+    # To look for parameters without a gradient costs a walk through the graph with each batch.
+    return _Spread(
+        timeout=timedelta(seconds=machine.timeout_s + _LATER_S), find_unused_parameters=bool(jobs.unused(job))
+    )
+
+
+class _Spread(DDPStrategy):  # type: ignore[misc]
+    """Looks for parameters without a gradient where the first rank does.
+
+    Ranks would wait for one another for ever if a network that draws by a generator of its own had them differ.
+    """
+
+    def configure_ddp(self) -> None:
+        looks = torch.tensor(int(self._ddp_kwargs["find_unused_parameters"]), device=self.root_device)
+        alike([looks])
+        self._ddp_kwargs["find_unused_parameters"] = bool(looks)
+        super().configure_ddp()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Leave torch's message, which tells the parameters; Lightning would put its own in its place."""
 
 
 @contextmanager

@@ -23,6 +23,9 @@ from penstock.train.overrides import Override, apply, parse
 from penstock.train.recipefiles import SHIPPED as SHIPPED
 from penstock.train.space import Sweep
 
+# Seeds of numpy's go no further, and nothing that is counted here comes near.
+_MOST = 2**32 - 1
+
 
 class _Section(NoTruths):
     """A part of a recipe; what it does not know is refused."""
@@ -42,8 +45,8 @@ class Text(_Section):
 
     kind: Literal["text"]
     tokenizer: str = "words"
-    size: int = Field(default=20_000, ge=2)
-    least: int = Field(default=1, ge=1)
+    size: int = Field(default=20_000, ge=2, le=_MOST)
+    least: int = Field(default=1, ge=1, le=_MOST)
     length: int = Field(default=64, ge=1, le=2**16)
 
 
@@ -57,7 +60,7 @@ class Table(_Section):
     kind: Literal["table"]
     input: str = "row"
     categories: tuple[str, ...] = ()
-    most_categories: int = Field(default=1000, ge=2)
+    most_categories: int = Field(default=1000, ge=2, le=_MOST)
 
 
 class Augment(_Section):
@@ -92,7 +95,7 @@ class Optim(_Section):
     no_decay: bool = True
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     freeze: tuple[str, ...] = ()
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=_MOST)
     l1: float = Field(default=0.0, ge=0)
     l2: float = Field(default=0.0, ge=0)
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -119,11 +122,11 @@ class Schedule(_Section):
         "onecycle"
     )
     warmup: float = Field(default=0.0, ge=0, lt=1)
-    every: int = Field(default=10, ge=1)
+    every: int = Field(default=10, ge=1, le=_MOST)
     milestones: tuple[int, ...] = ()
     gamma: float = Field(default=0.1, gt=0, le=1)
     least: float = Field(default=0.0, ge=0, lt=1)
-    patience: int = Field(default=3, ge=0)
+    patience: int = Field(default=3, ge=0, le=_MOST)
 
 
 class Loss(_Section):
@@ -157,7 +160,7 @@ class Machine(_Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: int | Literal["auto"] = 1
-    nodes: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1, le=_MOST)
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     tf32: bool = False
     channels_last: bool = False
@@ -174,8 +177,8 @@ class Keep(_Section):
     `patience` are the epochs without progress after which it ends, `ema` the decay of averaged weights; 0 is none.
     """
 
-    every: int = Field(default=0, ge=0)
-    patience: int = Field(default=0, ge=0)
+    every: int = Field(default=0, ge=0, le=_MOST)
+    patience: int = Field(default=0, ge=0, le=_MOST)
     ema: float = Field(default=0.0, ge=0, lt=1)
     monitor: str | None = None
 
@@ -198,9 +201,9 @@ class Recipe(NoTruths):
     model_config = ConfigDict(extra="forbid")
     name: str
     task: Task
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
-    epochs: int = Field(ge=1)
-    batch_size: int = Field(ge=2)
+    seed: int = Field(default=0, ge=0, le=_MOST)
+    epochs: int = Field(ge=1, le=_MOST)
+    batch_size: int = Field(ge=2, le=_MOST)
     dataset: DatasetSpec
     model: Architecture
     weights: str | None = None

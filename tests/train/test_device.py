@@ -71,6 +71,9 @@ def test_torchrun_must_start_the_processes_of_the_recipe(
         (2, {"devices": 3}, "machine.devices is 3; this machine has 2: set it to 2 or auto"),
         (0, {"precision": "fp16"}, "machine.precision is fp16, which needs a GPU"),
         (1, {"device": "cpu", "precision": "fp16"}, "machine.precision is fp16, which needs a GPU"),
+        (0, {"sync_batchnorm": True}, "machine.sync_batchnorm is true, which needs GPUs"),
+        (1, {"device": "cpu", "sync_batchnorm": True}, "machine.sync_batchnorm is true, which needs GPUs"),
+        (0, {"devices": 4097}, "machine.devices is 4097, which are processes on the CPU; this machine has .* cores: "),
         (1, {"precision": "bf16"}, "machine.precision is bf16; Tesla T4 has no bf16: take fp16 or fp32"),
     ],
 )
@@ -91,7 +94,10 @@ def test_nodes_that_nothing_has_started_are_not_waited_for(monkeypatch: pytest.M
     assert device.resolve(Machine(device="cpu", nodes=2)) == "cpu"
 
 
-@pytest.mark.parametrize("machine", [{"devices": 2}, {"devices": "auto"}, {"precision": "bf16"}, {"precision": "fp16"}])
+@pytest.mark.parametrize(
+    "machine",
+    [{"devices": 2}, {"devices": "auto"}, {"precision": "bf16"}, {"precision": "fp16"}, {"sync_batchnorm": True}],
+)
 def test_what_the_machine_has_is_taken(gpus: Any, machine: dict[str, Any]) -> None:
     gpus(2)
     assert device.resolve(Machine(**machine)) == "cuda"

@@ -46,6 +46,19 @@ def test_a_reading_process_that_is_killed_is_told_in_a_sentence() -> None:
     assert faults.told(RuntimeError("out of memory")) is None
 
 
+def test_parameters_that_torch_tells_by_their_places_are_named() -> None:
+    net = torch.nn.ModuleDict({"frozen": torch.nn.Linear(2, 2), "first": torch.nn.Linear(2, 2)})
+    net["frozen"].requires_grad_(False)
+    said = (
+        "Expected to have finished reduction in the prior iteration before starting a new one. …\n"
+        "Parameter indices which did not receive grad for rank 1: 0 1\n In addition, you can set …"
+    )
+    told = str(faults.of_unused(RuntimeError(said), net))
+    assert told.startswith("model.target: the network, ModuleDict, uses first.weight, first.bias in some batches and")
+    assert told.endswith("or --set machine.devices=1")
+    assert faults.of_unused(RuntimeError("out of memory"), net) is None
+
+
 def test_another_rank_that_is_gone_is_told_in_a_sentence() -> None:
     lost = torch.distributed.DistNetworkError("The client socket has timed out")
     assert "another of the run's processes is gone" in str(faults.told(lost))

@@ -12,6 +12,21 @@ from penstock.errors import PenstockError
 from penstock.train import jobs, recipe
 
 
+def of_arrays(folder: Path, model: dict[str, Any], **arrays: Any) -> recipe.Recipe:
+    np.savez(folder / "data.npz", **arrays)
+    content = {
+        "name": "rows",
+        "task": "classification",
+        "epochs": 1,
+        "batch_size": 8,
+        "dataset": {"name": "numpy", "path": str(folder / "data.npz")},
+        "model": model,
+        "optim": {"lr": 0.01},
+        "batch": {"min": 1, "opt": 8, "max": 8},
+    }
+    return recipe.make(content, [], {}, "recipe", "penstock train")
+
+
 @pytest.mark.parametrize(
     ("model", "told"),
     [
@@ -25,17 +40,35 @@ from penstock.train import jobs, recipe
 def test_a_network_that_does_not_fit_is_told_in_a_recipe_s_words(
     model: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
-    np.savez(tmp_path / "data.npz", x=np.zeros((60, 4), np.float32), labels=np.arange(60) % 3)
-    content = {
-        "name": "rows",
-        "task": "classification",
-        "epochs": 1,
-        "batch_size": 8,
-        "dataset": {"name": "numpy", "path": str(tmp_path / "data.npz")},
-        "model": model,
-        "optim": {"lr": 0.01},
-        "batch": {"min": 1, "opt": 8, "max": 8},
-    }
     with pytest.raises(PenstockError, match=told) as caught:
-        jobs.prepare(recipe.make(content, [], {}, "recipe", "penstock train"))
+        jobs.prepare(of_arrays(tmp_path, model, x=np.zeros((60, 4), np.float32), labels=np.arange(60) % 3))
     assert "--input" not in str(caught.value)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_regression_of_two_numbers_takes_a_network_that_answers_two(outputs: int, tmp_path: Path) -> None:
+    mlp = {"target": "penstock.train.nets:Mlp", "kwargs": {"classes": outputs}}
+    rows = np.zeros((60, 4), np.float32)
+    recipe_ = of_arrays(tmp_path, mlp, x=rows, labels=rows[:, :2]).model_copy(update={"task": "regression"})
+    told = (
+        rf"Mlp answers output:float32\[batch,{outputs}\]; the labels of train are of shape \[\d+, 2\]: it must answer"
+    )
+    with pytest.raises(PenstockError, match=rf"{told} \[batch,2\]: --set model.kwargs.classes=2$"):
+        jobs.prepare(recipe_)
+
+
+def test_one_array_of_rows_tells_a_network_its_features(tmp_path: Path) -> None:
+    labels, mlp = np.arange(60) % 3, "penstock.train.nets:Mlp"
+    own = tmp_path / "net.py"
+    own.write_text(
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    def __init__(self, features, classes):\n"
+        "        super().__init__(features, classes)\n"
+    )
+    for target in (mlp, f"{own}:Net"):
+        found = jobs.prepare(of_arrays(tmp_path, {"target": target}, x=np.zeros((60, 4), np.float32), labels=labels))
+        assert found.card.architecture.kwargs == {"features": 4, "classes": 3}
+    for arrays in ({"x": np.zeros((60, 4, 2), np.float32)}, {name: np.zeros((60, 4), np.float32) for name in "ab"}):
+        with pytest.raises(PenstockError, match="features"):  # which is not told then
+            jobs.prepare(of_arrays(tmp_path, {"target": mlp}, labels=labels, **arrays))

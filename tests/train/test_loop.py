@@ -124,7 +124,11 @@ def test_a_network_with_fewer_classes_than_the_data_is_refused_before_it_trains(
     model = job.model.model_copy(update={"kwargs": {**job.model.kwargs, "classes": classes}})
     with pytest.raises(PenstockError) as caught:
         loop.train(job.model_copy(update={"model": model}), tmp_path / "run", progress=False)
-    said = f"recipe digits: the network has {classes} classes; the data goes up to class 9"
+    said = (
+        f"recipe digits: model.target penstock.train.nets:ResidualNet answers output:float32[batch,{classes}]; the "
+        "labels of train go up to 9, and each class from 0 takes a number: it must answer [batch,10]: --set "
+        "model.kwargs.classes=10"
+    )
     assert str(caught.value) == said
     assert list(tmp_path.iterdir()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -15,6 +16,9 @@ from penstock.train import jobs, loop, recipe
 from penstock.train.recipe import Recipe
 
 NETS = """
+import sys
+
+import torch
 from torch import nn
 
 class Plain(nn.Module):
@@ -57,6 +61,54 @@ class Detached(Plain):
 class Fixed(nn.Module):
     def forward(self, x):
         return x.flatten(1)[:, :10]
+
+class Lazy(nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        self.head = nn.LazyLinear(classes)
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+class Deep(Plain):
+    def forward(self, x):
+        return super().forward(x)[..., None]
+
+class TwoClasses(Plain):
+    def __init__(self):
+        super().__init__(2)
+
+class Grows(Plain):
+    def __init__(self, classes=10):
+        super().__init__(classes)
+        self.register_buffer("seen", torch.zeros(0, 64))
+    def forward(self, x):
+        if self.training:
+            self.seen = torch.cat([self.seen, x.flatten(1).detach()])
+        return super().forward(x)
+
+class Registers(Plain):
+    def forward(self, x):
+        self.register_buffer("mask", torch.ones(64))
+        return super().forward(x)
+
+class Spare(Plain):
+    def __init__(self, classes=10):
+        super().__init__(classes)
+        self.spare = nn.Linear(3, 3)
+
+class Drops(Plain):
+    def __init__(self, classes=10):
+        super().__init__(classes)
+        self.beside = nn.Linear(64, classes)
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits + self.beside(x.flatten(1)) if torch.rand(()) < 0.5 else logits
+
+class Exits(Plain):
+    def forward(self, x):
+        if self.training:
+            sys.exit(3)
+        return super().forward(x)
 
 class Fails(Plain):
     def forward(self, image):
@@ -102,8 +154,24 @@ def test_a_network_that_cannot_be_made_is_told_in_a_recipe_s_words(changes: list
     ("name", "told"),
     [
         ("Summed", r"the network's output .* is not one for each row"),
-        ("Mean", r"the network's first output is .*float32\[\]; it must be numbers for each row"),
-        ("Answers", r"the network's first output is .*int64\[batch\]; it must be numbers for each row"),
+        ("Mean", r"the network's first output is .*float32\[\]; it must be a row of numbers for each sample"),
+        ("Deep", r"the network's first output is .*float32\[batch,10,1\]; it must be a row of numbers for each sample"),
+        (
+            "TwoClasses",
+            r"^recipe digits: model.target .*nets.py:TwoClasses answers .*float32\[batch,2\]; the labels of train go "
+            r"up to 9, and each class from 0 takes a number: it must answer \[batch,10\]: change the class, "
+            "which is told how many",
+        ),
+        (
+            "Lazy",
+            r"^recipe digits: head \(LazyLinear\) has weights without a shape yet: .*give the layer its input size",
+        ),
+        (
+            "Grows",
+            r"nets.py:Grows: seen is of shape \[0, 64\] when the network is built, and of shape \[64, 64\] once it has",
+        ),
+        ("Registers", r"mask is not there when the network is built, and of shape \[64\] once it has learnt"),
+        ("Answers", r"the network's first output is .*int64\[batch\]; it must be a row of numbers for each sample"),
         ("Detached", "does not depend on a parameter that is trained"),
         ("Fixed", "the network, Fixed, has no parameter to train"),
     ],
@@ -139,11 +207,35 @@ def test_a_checkpoint_of_a_librarys_network_needs_no_word_more(tmp_path: Path) -
 
 
 def test_an_error_in_its_code_is_told_with_its_line_and_where_the_traceback_is(tmp_path: Path) -> None:
-    line = NETS.splitlines().index('            raise KeyError("missing")') + 1
-    with pytest.raises(PenstockError) as failed:
-        loop.train(job(tmp_path, "Fails"), tmp_path / "run", progress=False)
-    log, code = tmp_path / "run/logs/run.log", tmp_path / "nets.py"
-    assert str(failed.value) == (
-        f"model.target: {code}, line {line}, in forward: KeyError: 'missing'; {log} has the traceback"
-    )
-    assert 'raise KeyError("missing")' in log.read_text()
+    for name, statement, told in (
+        ("Fails", 'raise KeyError("missing")', "KeyError: 'missing'"),
+        ("Exits", "sys.exit(3)", "SystemExit: 3"),
+    ):
+        line = NETS.splitlines().index(f"            {statement}") + 1
+        with pytest.raises(PenstockError) as failed:
+            loop.train(job(tmp_path, name), tmp_path / "run", progress=False)
+        log, code = tmp_path / "run/logs/run.log", tmp_path / "nets.py"
+        assert str(failed.value) == (f"model.target: {code}, line {line}, in forward: {told}; {log} has the traceback")
+        assert statement in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "freeze", "left"),
+    [
+        ("Plain", (), []),
+        ("Spare", (), ["spare.weight", "spare.bias"]),
+        ("Spare", ("spare.*",), []),
+        ("Drops", (), ["beside.weight", "beside.bias"]),
+        ("Fails", (), []),
+        ("Exits", (), []),
+    ],
+)
+def test_parameters_that_a_batch_does_not_use_are_found_on_a_copy(
+    name: str, freeze: tuple[str, ...], left: list[str], tmp_path: Path
+) -> None:
+    wanted = job(tmp_path, name)
+    prepared = jobs.prepare(wanted.model_copy(update={"optim": wanted.optim.model_copy(update={"freeze": freeze})}))
+    drawn = torch.random.get_rng_state()
+    assert jobs.unused(prepared) == left
+    assert torch.equal(torch.random.get_rng_state(), drawn)
+    assert all(held.grad is None and held.requires_grad for held in prepared.net.parameters())

@@ -49,6 +49,21 @@ def test_two_processes_that_penstock_begins(tmp_path: Path) -> None:
     check(tmp_path, said, 2)
 
 
+def test_a_network_with_parameters_that_it_does_not_use_is_trained_by_two_processes(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__()\n"
+        "        self.linear, self.spare = nn.Linear(64, classes), nn.Linear(3, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.linear(x.flatten(1))\n"
+    )
+    command = [sys.executable, "-m", "penstock", "train", "digits", *COMMON[:-2], "--set", "track.tensorboard=false"]
+    command += ["--set", "machine={devices=2, device='cpu'}", "--set", "model={target='./net.py:Net'}"]
+    assert "trained digits for 2 epochs" in ran(tmp_path, command)
+
+
 def test_two_nodes_of_torchrun(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -107,6 +107,8 @@ def test_an_unknown_recipe_is_refused_with_the_shipped_ones() -> None:
         ("seed", -1, "at least 0"),
         ("seed", 2**32, "at most 4294967295"),
         ("epochs", "many", "a whole number"),
+        ("epochs", 10**20, "at most 4294967295"),
+        ("batch_size", 10**20, "at most 4294967295"),
     ],
 )
 def test_a_field_that_breaks_its_rule_is_named_with_its_value_and_rule(field: str, value: Any, rule: str) -> None:
