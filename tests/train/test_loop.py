@@ -183,7 +183,7 @@ def test_labels_of_another_task_are_refused(task: str, labels: Any, told: str, t
     np.savez(tmp_path / "rows.npz", rows=np.ones((30, 4), np.float32), labels=labels)
     model = 'model={target="penstock.train.nets:Mlp", kwargs={features=4}}'
     dataset = f'dataset={{name="numpy", path="{tmp_path / "rows.npz"}"}}'
-    plain = ["preprocess=", "augment=", "optim.label_smoothing=", f"task={task}"]
+    plain = ["preprocess=", "augment=", "loss.label_smoothing=", f"task={task}"]
     with pytest.raises(PenstockError, match=told):
         jobs.prepare(recipe.load("digits", [model, dataset, *plain]))
 
