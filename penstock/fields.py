@@ -33,15 +33,26 @@ _KINDS = {
 
 
 class NoTruths(BaseModel):
-    """A model whose fields of numbers take neither true nor false."""
+    """A model whose fields of numbers take neither true nor false nor text, and whose fields of truths no numbers."""
 
     @model_validator(mode="before")
     @classmethod
-    def _truths_as_words(cls, given: Any) -> Any:
+    def _others_as_words(cls, given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        numbers = _numbers(cls)
-        return {name: _as_word(held) if name in numbers else held for name, held in given.items()}
+        numbers, truths = _numbers(cls), _truths(cls)
+        read = {**dict.fromkeys(numbers, _no_number), **dict.fromkeys(truths, _no_truth)}
+        return {name: read[name](held) if name in read else held for name, held in given.items()}
+
+
+class _Word:
+    """What pydantic takes for neither a number nor a truth, and an error shows as it was written."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __repr__(self) -> str:
+        return repr(self._given)
 
 
 @cache
@@ -51,11 +62,36 @@ def _numbers(model: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for name, held in kinds.items() if held & {int, float} and not held & {bool, Any})
 
 
-def _as_word(given: Any) -> Any:
-    """As it is written, which is no number, where it is a truth or in a list."""
+@cache
+def _truths(model: type[BaseModel]) -> frozenset[str]:
+    """The fields that are true or false, or else no number by itself."""
+    kinds = {name: set(_branches(field.annotation) or [field.annotation]) for name, field in model.model_fields.items()}
+    return frozenset(name for name, held in kinds.items() if bool in held and not held & {int, float})
+
+
+def _no_number(given: Any) -> Any:
+    """As a word, which is no number, where it is a truth or text that reads as a number, also in a list."""
     if isinstance(given, list | tuple):
-        return type(given)(map(_as_word, given))
-    return json.dumps(given) if isinstance(given, bool) else given
+        return type(given)(map(_no_number, given))
+    if isinstance(given, bool):
+        return json.dumps(given)
+    return _Word(given) if isinstance(given, str) and _reads_as_number(given) else given
+
+
+def _no_truth(given: Any) -> Any:
+    """As a word, which is no truth, where it is a number, or text that reads as one; a list is of numbers."""
+    if isinstance(given, list | tuple):
+        return _no_number(given)
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    return _Word(given) if number or (isinstance(given, str) and _reads_as_number(given)) else given
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _types(annotation: Any) -> Iterator[Any]:

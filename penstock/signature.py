@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from penstock.errors import PenstockError
+from penstock.fields import NoTruths
 from penstock.fields import first_message as first_message
 
 # numpy's name of each dtype -> the Open Inference Protocol's name of it.
@@ -46,7 +47,7 @@ class SignatureMismatch(PenstockError):
     """Arrays that do not fit the signature they were given for."""
 
 
-class Dim(BaseModel):
+class Dim(NoTruths):
     """The range of one dynamic dimension: smallest, most usual and largest size."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

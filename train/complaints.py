@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +21,13 @@ _EXAMPLES = {
     ("csv-table", "target"): "COLUMN",
     ("numpy", "path"): "arrays.npz",
     ("recordio", "path"): "train.rec",
+}
+# Sections that every recipe must have, with what they cannot do without.
+_SECTIONS = {
+    "dataset": '{name="digits"}',
+    "model": '{target="penstock.train.nets:ResidualNet"}',
+    "optim": "{lr=1e-3}",
+    "batch": "{min=1,opt=8,max=32}",
 }
 _NO_LIST = ("tuple_type", "list_type")
 _NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
@@ -61,6 +69,10 @@ def complaint(error: ValidationError, model: type[BaseModel], content: dict[str,
         told = found[0]["ctx"]
         count = told.get("max_length", told.get("min_length"))
         return Complaint(first.path, f"{first} is {value!r:.60}; it must have {count} values")
+    if kind == "union_tag_invalid":
+        told = found[0]["ctx"]
+        near = nearest(str(told["tag"]), re.findall(r"'([^']+)'", told["expected_tags"]))
+        return Complaint(first.path, f"{first_message(error, model)}{f'; did you mean {near}?' if near else ''}")
     if kind in _NO_SECTION:
         return Complaint(first.path, _no_section(first, model, value))
     if kind in _NO_LIST:
@@ -104,12 +116,26 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 def _unknown(place: Place, model: type[BaseModel]) -> str:
     *outer, last = map(str, place.path)
-    known = list((place.section or model).model_fields)
+    known = _names(place.section or model)
     meant = nearest(last, known)
     if meant is None and not outer:
         meant = _in_a_section(last, model)
     hint = f"; did you mean {meant}?" if meant else _elsewhere(outer, last, model)
     return f"{place} is unknown{hint or ';'} {'.'.join(outer) or 'a recipe'} has: {', '.join(known)}"
+
+
+def unknown(error: ValidationError, model: type[BaseModel], path: tuple[str, ...]) -> str | None:
+    """The sentence on a field that the model has not, if that is what is wrong at this path, or on the way there."""
+    for each in error.errors():
+        place = where(each, model)
+        if each["type"] == "extra_forbidden" and place.path == path[: len(place.path)]:
+            return _unknown(place, model)
+    return None
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    """A section's fields, without the older names of others."""
+    return [name for name, field in model.model_fields.items() if not field.exclude]
 
 
 def _elsewhere(outer: Sequence[str], name: str, model: type[BaseModel]) -> str:
@@ -141,17 +167,26 @@ def _missing(missing: Sequence[Place], content: dict[str, Any], command: str) ->
     names = [str(place) for place in missing]
     dataset = content.get("dataset")
     data = dataset.get("name") if isinstance(dataset, dict) else None
-    told = " ".join(
-        f"--set {place}={_EXAMPLES.get((str(data), str(place.path[-1])), str(place.path[-1]).upper())}"
-        for place in missing
-    )
+    told = " ".join(_given(place, str(data)) for place in missing)
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     is_or_are, it = ("is", "it") if len(names) == 1 else ("are", "them")
     return f"{listed} {is_or_are} missing; give {it}, as in {command} {told}"
 
 
+def _given(place: Place, data: str) -> str:
+    """The option that gives what is missing, by example; a section with the fields that it must have."""
+    section = _SECTIONS.get(str(place))
+    if section is not None:
+        return f"--set {quote(f'{place}={section}')}"
+    last = str(place.path[-1])
+    return f"--set {place}={_EXAMPLES.get((data, last), last.upper())}"
+
+
 def _no_section(place: Place, model: type[BaseModel], value: Any) -> str:
     kind = sections(model).get(str(place))
-    example = f"{place}.{next(iter(kind.model_fields))}" if kind else f"{place}.name"
-    has = f", which has: {', '.join(kind.model_fields)}" if kind else ""
-    return f"{place} is {value!r:.60}; it must be a section, [{place}]{has}; one field is set as in --set {example}=…"
+    field = f"{place}.{next(iter(kind.model_fields))}" if kind else f"{place}.name"
+    has = f", which has: {', '.join(_names(kind))}" if kind else ""
+    whole = f"{_given(place, '')}, or " if str(place) in _SECTIONS else ""
+    return (
+        f"{place} is {value!r:.60}; it must be a section, [{place}]{has}; give {whole}one field, as in --set {field}=…"
+    )

@@ -111,7 +111,10 @@ def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
         return found if _takes(recipe.model.target, "mask") else found.model_copy(update={"mask": None})
     if isinstance(wanted, Table):
         names = list(train.items[0])
-        return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
+        try:
+            return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
+        except PenstockError as error:
+            raise PenstockError(f"dataset.train {getattr(recipe.dataset, 'train', '')}: {error}") from None
     return wanted
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from penstock.errors import PenstockError, nearest
 from penstock.preprocess import ImagePreprocess
-from penstock.train import augment, checkpointing, device, ema, losses, optim, ranks
+from penstock.train import augment, checkpointing, device, ema, losses, optim, ranks, rules
 from penstock.train.jobs import Job
 from penstock.train.loaders import Batch
 from penstock.train.recipe import Recipe
@@ -26,9 +27,6 @@ _SUMS = {
     "multilabel": ("loss", "rows", "both", "said", "held"),
     "regression": ("loss", "rows", "absolute", "squared"),
 }
-# What may be watched, and what is by default.
-_WATCHED = {"classification": ("val_accuracy",), "multilabel": ("val_f1",), "regression": ("val_rmse", "val_mae")}
-MONITORS = {task: names[0] for task, names in _WATCHED.items()}
 
 
 class Learner(lightning.LightningModule):  # type: ignore[misc]
@@ -166,7 +164,7 @@ class Learner(lightning.LightningModule):  # type: ignore[misc]
     @property
     def monitor(self) -> str:
         """The figure by which a checkpoint is the best."""
-        return self.recipe.keep.monitor or MONITORS[self.recipe.task]
+        return self.recipe.keep.monitor or rules.MONITORS[self.recipe.task]
 
     @contextlib.contextmanager
     def as_kept(self) -> Iterator[nn.Module]:
@@ -283,11 +281,12 @@ def _told(shape: tuple[int, ...] | None) -> str:
 
 
 def _see_monitor(recipe: Recipe) -> None:
-    known, wanted = (*_WATCHED[recipe.task], "val_loss", "train_loss"), recipe.keep.monitor
+    known, wanted = (*rules.WATCHED[recipe.task], "val_loss", "train_loss"), recipe.keep.monitor
     if wanted is not None and wanted not in known:
+        # A figure of another task is no slip of the pen.
+        near = "" if wanted in chain(*rules.WATCHED.values()) else nearest(wanted, known)
         raise PenstockError(
-            f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}"
-            f"{nearest(wanted, known)}"
+            f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}{near}"
         )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from penstock.train import (
 )
 from penstock.train.board import Board
 from penstock.train.device import Ahead
-from penstock.train.facts import Facts, find
+from penstock.train.facts import Facts, find, first_process
 from penstock.train.jobs import Job
 from penstock.train.keeper import Keeper
 from penstock.train.learner import Learner
@@ -48,6 +49,7 @@ from penstock.train.pace import Pace
 from penstock.train.recipe import Recipe
 from penstock.train.resuming import State
 
+Say = Callable[[str], object]
 CALIBRATION, GOLDEN = 256, 64
 # Warnings of Lightning and torch about what is meant so: figures are of all ranks before they are logged, and frozen
 # blocks are in eval mode.
@@ -64,7 +66,10 @@ _PRECISION = {"fp32": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run left, and how the best checkpoint does on the held-out test part; None where another rank tells it."""
+    """What a run left, and how the best checkpoint does on the held-out test part; None where another rank tells it.
+
+    `seconds` are those of all its epochs, also of those before it went on.
+    """
 
     best: Path
     last: Path
@@ -84,7 +89,7 @@ def train(
     resume: bool = False,
     facts: Facts | None = None,
     callbacks: Sequence[Callback] = (),
-    say: Callable[[str], object] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> Trained:
     """Train as `recipe` says, and leave best.pth, last.pth, what it takes to go on, a report and logs/ in `folder`.
 
@@ -105,6 +110,32 @@ def train(
     device.resolve(recipe.machine)
     trackers.see_installed(recipe.track)
     state = resuming.read(folder, recipe) if resume else State()
+    with _told_what_is_kept(state, say):
+        return _trained(recipe, folder, state, progress, facts, callbacks, say)
+
+
+@contextmanager
+def _told_what_is_kept(state: State, say: Say) -> Iterator[None]:
+    """Say of a run that ^C ends what there is of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if first_process():
+            kept = f"epoch {state.epoch} and those before are kept; the same command with --resume goes on"
+            say(kept if state.epoch else "nothing is kept of this run yet: its first epoch had not ended")
+        raise
+
+
+def _trained(
+    recipe: Recipe,
+    folder: Path,
+    state: State,
+    progress: bool,
+    facts: Facts | None,
+    callbacks: Sequence[Callback],
+    say: Say,
+) -> Trained:
+    before = sum(epoch.get("seconds", 0.0) for epoch in state.history)
     job = jobs.prepare(recipe, facts or find(recipe, folder.name))
     logs = folder / "logs"
     with (
@@ -126,7 +157,7 @@ def train(
         )
         watching = [Board()] if recipe.track.tensorboard else []
         trainer = _trainer(job, logs, [Pace(), keeping, *watching, *callbacks], progress)
-        seconds = _fit(job, trainer, folder)
+        seconds = before + _fit(job, trainer, folder)
         ended = Trained(folder / "best.pth", folder / "last.pth", logs, job.card, state.history, seconds)
         return _scored(job, ended, str(trainer.strategy.root_device)) if trainer.is_global_zero else ended
 

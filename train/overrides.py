@@ -78,6 +78,16 @@ def apply(content: dict[str, Any], overrides: Iterable[Override]) -> dict[str, A
     return changed
 
 
+def holds(content: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether there is a field of that path in a recipe's content."""
+    held: Any = content
+    for step in path:
+        if not isinstance(held, Mapping) or step not in held:
+            return False
+        held = held[step]
+    return True
+
+
 def leaves(content: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
     """A recipe's fields by their dotted names; an empty section is one itself."""
     for name, value in content.items():

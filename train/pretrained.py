@@ -18,6 +18,7 @@ from penstock import card as cards
 from penstock import modules, proof, state, weights
 from penstock.architecture import Architecture
 from penstock.errors import PenstockError
+from penstock.files import nearby
 from penstock.proof import Proof
 from penstock.state import Choice, Found
 from penstock.train.nets import Bert, Rescaled
@@ -90,7 +91,15 @@ def start(net: nn.Module, path: Path) -> Start:
         PenstockError: the file cannot be read without running its code, or is of another architecture.
     """
     net = net.net if isinstance(net, Rescaled) else net
-    contents = weights.read(weights.locate(path))
+    if not path.exists():
+        raise PenstockError(
+            f"weights {path}: no such file{nearby(path)}; give the weights to begin from, as runs/NAME/best.pth, or "
+            "nothing to begin anew: --set weights="
+        )
+    try:
+        contents = weights.read(weights.locate(path))
+    except PenstockError as error:  # which begins with the path
+        raise PenstockError(f"weights {error}") from None
     if contents.kind != "weights":
         raise PenstockError(f"weights {path}: holds a whole program; give a file of weights alone")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import eq
 from pathlib import Path
 from shlex import quote
@@ -18,8 +18,8 @@ from penstock.fields import NoTruths
 from penstock.preprocess import ImagePreprocess
 from penstock.signature import Dim
 from penstock.train import recipefiles, rules
-from penstock.train.complaints import complaint
-from penstock.train.overrides import Override, apply, parse
+from penstock.train.complaints import complaint, unknown
+from penstock.train.overrides import Override, apply, holds, parse
 from penstock.train.recipefiles import SHIPPED as SHIPPED
 from penstock.train.space import Sweep
 
@@ -98,7 +98,8 @@ class Optim(_Section):
     accumulate: int = Field(default=1, ge=1, le=_MOST)
     l1: float = Field(default=0.0, ge=0)
     l2: float = Field(default=0.0, ge=0)
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    # The older name of the loss's own, which it becomes; it is in no recipe that is written.
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1, exclude=True)
 
     @field_validator("clip")
     @classmethod
@@ -239,10 +240,22 @@ class Recipe(NoTruths):
         name = dataset.get("name") if isinstance(dataset, dict) else getattr(dataset, "name", None)
         kind = rules.KINDS.get(str(name))
         if isinstance(given, dict):
+            told = given.get("kind")
+            if kind is not None and told != kind and told in rules.KINDS.values():  # before its fields are looked at
+                raise ValueError(f"preprocess.kind is {told}; dataset.name {name} takes {kind}")
             return {**content, "preprocess": {"kind": kind or "image", **given}}
         if given is None and kind in ("text", "table"):
             return {**content, "preprocess": {"kind": kind}}
         return content
+
+    @model_validator(mode="before")
+    @classmethod
+    def _swept_by_what_is_kept_by(cls, content: Any) -> Any:
+        """A sweep that names no metric compares trials by the figure that tells the task's best checkpoint."""
+        if not isinstance(content, dict) or not isinstance(content.get("sweep"), dict):
+            return content
+        usual = rules.MONITORS.get(str(content.get("task")))
+        return {**content, "sweep": {**({} if usual is None else {"metric": usual}), **content["sweep"]}}
 
     @model_validator(mode="after")
     def _trains_on_numbers(self) -> Recipe:
@@ -267,6 +280,7 @@ class Recipe(NoTruths):
         rules.check(self)
         if self.optim.label_smoothing:  # where it was before losses had a section
             self.loss = self.loss.model_copy(update={"label_smoothing": self.optim.label_smoothing})
+            self.optim = self.optim.model_copy(update={"label_smoothing": 0.0})
         return self
 
 
@@ -303,13 +317,37 @@ def make(
         PenstockError: a field is unknown, missing or breaks its rule.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    content = apply({**content, **given}, changes)
+    before = {**content, **given}
+    content = apply(before, changes)
     try:
-        return Recipe.model_validate(content)
+        recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        typed = [command, *(f"--set {quote(change.text)}" for change in changes if not change.removes)]
+        standing = list(_standing(changes))
+        typed = [command, *(f"--set {quote(change.text)}" for change in standing)]
         told = complaint(error, Recipe, content, " ".join(typed))
         # The last one that set the field, a section around it or a part of it, is what the user has to look at.
-        blamed = [change for change in changes if all(map(eq, change.path, told.path)) and not change.removes]
+        blamed = [change for change in standing if all(map(eq, change.path, told.path))]
         where = str(blamed[-1]) if blamed and told.path else source
         raise PenstockError(f"{where}: {told.text}") from None
+    for change in changes:
+        if change.removes and not holds(before, change.path):
+            _see_known(change, content)
+    return recipe
+
+
+def _standing(changes: Sequence[Override]) -> Iterator[Override]:
+    """The changes that give a value which no later one takes out again."""
+    for place, change in enumerate(changes):
+        later = [other.path for other in changes[place + 1 :] if other.removes]
+        if not change.removes and not any(change.path[: len(path)] == path for path in later):
+            yield change
+
+
+def _see_known(change: Override, content: dict[str, Any]) -> None:
+    """See that a field which takes its default, and was not given, is one: its name may be misspelt."""
+    try:
+        Recipe.model_validate(apply(content, [change._replace(text=f"{change.text}?")]))  # any value: the name counts
+    except ValidationError as error:
+        told = unknown(error, Recipe, change.path)
+        if told is not None:
+            raise PenstockError(f"{change}: {told}") from None

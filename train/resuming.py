@@ -113,7 +113,7 @@ class _Written(BaseModel):
     penstock_training: int
     recipe: dict[str, Any]
     epoch: int = Field(ge=1)
-    history: list[dict[str, float]]
+    history: list[dict[str, int | float]]  # whole numbers stay what they are
     best: float | None
     stale: int = Field(ge=0)
     steps: int = Field(ge=0)

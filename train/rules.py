@@ -27,6 +27,13 @@ _LOSSES = {
     "multilabel": ("bce", "focal"),
     "regression": ("mse", "l1", "huber"),
 }
+# What may be watched for the best checkpoint, and what is by default.
+WATCHED = {
+    "classification": ("val_accuracy",),
+    "multilabel": ("val_f1",),
+    "regression": ("val_rmse", "val_mae"),
+}
+MONITORS = {task: names[0] for task, names in WATCHED.items()}
 # Fields that only some names of their section read.
 _OF_SCHEDULES = {
     "every": ("step",),
@@ -83,8 +90,8 @@ def _loss(recipe: Recipe) -> None:
     smoothing, older = loss.label_smoothing, recipe.optim.label_smoothing
     if smoothing and older and smoothing != older:
         raise ValueError(
-            f"loss.label_smoothing is {smoothing} and optim.label_smoothing {older}; they are one setting: leave the "
-            "second at 0, --set optim.label_smoothing=0"
+            f"loss.label_smoothing is {smoothing} and optim.label_smoothing, its older name, {older}; give the "
+            "first alone: --set optim.label_smoothing="
         )
     if (smoothing or older) and recipe.task == "regression":
         field = "loss" if smoothing else "optim"

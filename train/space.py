@@ -121,7 +121,8 @@ class Sweep(NoTruths):
     """How a recipe's best values are looked for.
 
     Args:
-        metric: what the loop logs at the end of an epoch; a trial's value is that of its best epoch.
+        metric: what the loop logs at the end of an epoch; a trial's value is that of its best epoch. A recipe whose
+            sweep names none has its task's: val_accuracy, val_f1 or val_rmse.
         direction: by the metric's name, where that tells.
         sampler: TPE (Bergstra et al., 2011), at random, or the whole grid, each point once.
         pruner: which trials end early: none, asynchronous successive halving (Li et al., 2020), hyperband (Li et al.,

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, Say
 from penstock.files import writing
-from penstock.train import crew, facts, outcome, overrides, recipefiles
+from penstock.train import crew, facts, outcome, overrides, recipefiles, rules
 from penstock.train import recipe as recipes
 from penstock.train.crew import Message, Worker
 from penstock.train.facts import Facts
@@ -21,9 +21,6 @@ from penstock.train.outcome import Outcome
 from penstock.train.recipe import Recipe
 from penstock.train.space import Sweep, put
 from penstock.train.study import Asked, Study, opened
-
-# What the loop keeps the best weights by, unless it is told.
-_KEPT_BY = "val_accuracy"
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
     del content["sweep"]
     if job.machine.devices == "auto":
         content = put(content, {"machine.devices": 1})
-    if job.keep.monitor is None and wanted.metric != _KEPT_BY:
+    if job.keep.monitor is None and wanted.metric != rules.MONITORS[job.task]:
         own.append(f"keep.monitor={wanted.metric}")  # so that the best epoch's weights are kept
         content = put(content, {"keep.monitor": wanted.metric})
     _check_fields(job, content, f"recipe {recipe}: sweep.space.")

@@ -54,7 +54,7 @@ def _page(title: str, model: type[BaseModel], lead: str) -> str:
             parts.append(f"## {path} {{#{_anchor(path)}}}\n")
         if each.__doc__ and each.__doc__ != BaseModel.__doc__:
             parts.append(_told(each.__doc__))
-        rows = (_row(name, field, paths) for name, field in each.model_fields.items())
+        rows = (_row(name, field, paths) for name, field in each.model_fields.items() if not field.exclude)
         parts.append(table(("field", "takes", "default", "rule"), rows))
     return "\n".join(parts)
 

@@ -47,11 +47,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """What gets one prediction, the `row`-th of a file, from 1 on; a whole file where `row` is None."""
+    """What gets one prediction, the `row`-th of a file, from 1 on; a whole file where `row` is None.
+
+    `line` is where the row of a table ends in its file.
+    """
 
     source: Source
     row: int | None
     content: Any
+    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -197,11 +201,11 @@ def _cut_arrays(source: Source, arrays: dict[str, Any], inputs: Inputs) -> tuple
 
 
 def _cut_table(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[Piece]]:
-    rows = [record for _, record in tables.records(data)]
-    header = rows.pop(0) if rows and tables.names_columns(rows[0]) else None
+    rows = list(tables.records(data))
+    header = rows.pop(0)[1] if rows and tables.names_columns(rows[0][1]) else None
     if not rows:
         raise PenstockError("the table has no row below its header")
-    return "table", [Piece(source, number, (header, row)) for number, row in enumerate(rows, 1)]
+    return "table", [Piece(source, number, (header, row), line) for number, (line, row) in enumerate(rows, 1)]
 
 
 def _cut_parquet(source: Source, data: bytes, inputs: Inputs) -> tuple[str, list[Piece]]:

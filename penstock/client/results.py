@@ -31,6 +31,11 @@ class Row:
     def name(self) -> str:
         return self.piece.source.name + (f":{self.row}" if self.row is not None else "")
 
+    @property
+    def place(self) -> str:
+        """Where to look in the file: the line of a table's row, which its header is not counted in."""
+        return self.name if self.piece.line is None else f"{self.piece.source.name}, line {self.piece.line}"
+
 
 def rows(parcel: Parcel, answer: Mapping[str, Any]) -> list[Row]:
     """The rows of an answer: one for each piece or, where a piece was a whole file, as many as it has.

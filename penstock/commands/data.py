@@ -81,6 +81,11 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE.rec", help="A Record
     """
     from penstock.data import contents, records
 
+    if file.is_dir():
+        raise PenstockError(
+            f"{file}: is a folder; a file is shown. Of pictures in folders it is made by: penstock data pack {file} "
+            f"train.rec; they are trained on as they are by: penstock train image-folder --set dataset.path={file}"
+        )
     found = contents.look(file)
     count, lengths = len(found.lengths), found.lengths
     indexed = "no index" if found.index is None else f"index {found.index}"

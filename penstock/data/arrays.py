@@ -55,8 +55,8 @@ def load(spec: Arrays) -> dict[Part, Samples]:
     Inputs of floats, of whichever width, become float32.
 
     Raises:
-        PenstockError: the file cannot be read, holds no rows or no labels, lacks a class amid others, or a part would
-            be too small.
+        PenstockError: the file cannot be read, holds no rows or no labels, or an input that is NaN or beyond float32,
+            lacks a class amid others, or a part would be too small.
     """
     path = Path(spec.path)
     where = f"dataset.path {printable(spec.path)}"
@@ -66,6 +66,8 @@ def load(spec: Arrays) -> dict[Part, Samples]:
         raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")
     labels, classes = _labels(where, np.asarray(arrays.pop("labels")))
     items = Inputs({name: _narrow(array) for name, array in arrays.items()})
+    for name, array in items.arrays.items():
+        _see_finite(where, name, array)
     index = split_off(spec, (), len(labels), None if classes is None else labels, classes)
     return {
         part: Samples(items.pick(rows), labels[rows], "arrays", classes, Lines(path.name, rows, "row"))
@@ -80,6 +82,18 @@ def _narrow(array: Any) -> Any:
     with np.errstate(over="ignore"):
         parts = (array[start : start + _CHUNK].astype(np.float32) for start in range(0, len(array), _CHUNK))
         return spooled(parts, len(array), np.dtype(np.float32), tuple(array.shape[1:]))
+
+
+def _see_finite(where: str, name: str, array: Any) -> None:
+    """Refuse an input of floats that are no numbers, of which nothing can be learnt."""
+    for start in range(0, len(array) if array.dtype.kind == "f" else 0, _CHUNK):
+        unfit = np.argwhere(~np.isfinite(part := array[start : start + _CHUNK]))
+        if unfit.size:
+            at = tuple(unfit[0].tolist())
+            raise PenstockError(
+                f"{where}: row {start + at[0]} of {name!r} holds {part[at]}, which is no finite float32 number; "
+                "correct it, or leave the row out"
+            )
 
 
 def _labels(where: str, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:

@@ -19,6 +19,8 @@ from penstock.data.specs import CsvTable, Part
 from penstock.data.views import Lines
 from penstock.errors import PenstockError
 
+# The squares of larger numbers have no sum in float64.
+_MOST = 1e150
 Row = dict[str, "str | float | None"]
 
 
@@ -98,7 +100,22 @@ def _read(spec: CsvTable, file: Columns, kinds: Mapping[str, Kind]) -> Found:
             f"{file.where}: {file.unit} {rows[missing[0]]}: {spec.target!r}, the target, is missing; fill it in, or "
             f"leave out such {file.unit}s, of which there {'is 1' if missing.size == 1 else f'are {missing.size}'}"
         )
+    for name, values in columns.items():
+        _see_moderate(file, name, values, rows)
     return Found(file.where, Table(columns), _labels(spec, file, target, rows), places)
+
+
+def _see_moderate(file: Columns, name: str, values: NDArray[Any], rows: NDArray[np.int64]) -> None:
+    """Refuse a column's first number of which there is no standard deviation."""
+    if values.dtype == object:
+        return
+    beyond = np.flatnonzero(np.abs(values) > _MOST)
+    if beyond.size:
+        row = beyond[0]
+        raise PenstockError(
+            f"{file.where}: {file.unit} {rows[row]}: {name!r} is {values[row]:g}, too large to standardise; correct "
+            "it, leave it empty, or leave the column out of those that dataset.columns lists"
+        )
 
 
 def _labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,3 +52,11 @@ def test_mixup_of_whole_numbers_is_refused_by_their_names(tmp_path: Path) -> Non
     ids = np.random.default_rng(0).integers(1, 9, (60, 5))
     with pytest.raises(PenstockError, match=r"augment.mixup is 1.0; it mixes one input of floats.*ids \(int64\)"):
         learner(tmp_path, {"ids": ids}, "penstock.train.nets:TextCnn", {"tokens": 10, "width": 8})
+
+
+def test_a_figure_of_another_task_is_refused_with_those_that_there_are_and_no_nearest(tmp_path: Path) -> None:
+    job = jobs.prepare(recipe.load("digits", ["keep.monitor=val_rmse", "model.kwargs.widths=[4]"]))
+    with pytest.raises(PenstockError, match=r"'val_rmse'; task classification has val_accuracy, val_loss, train_loss$"):
+        Learner(job, tmp_path)
+    with pytest.raises(PenstockError, match=r"train_loss; the nearest is 'val_loss'$"):
+        Learner(replace(job, recipe=recipe.load("digits", ["keep.monitor=val_los"])), tmp_path)

@@ -138,7 +138,7 @@ def test_a_network_of_the_user_s_own_is_trained_and_scored(name: str, tmp_path: 
         (["model.kwargs.widht=[8]"], r"recipe digits: model.target .* --set model.kwargs.NAME=VALUE"),
         (
             ["model.kwargs.widths=[0]"],
-            r"recipe digits: .*the model fails on inputs .*; let model.kwargs and preprocess fit",
+            r"recipe digits: .*widths is \[0\]; it must be a list of whole numbers, at least 1 each, as in \[8",
         ),
         (['model.target="no.such:Net"'], r"recipe digits: model.target no.such: cannot be imported"),
     ],

@@ -217,3 +217,8 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(PenstockError, match=r"config.json: is no JSON"):
         pretrained.from_folder(tmp_path)
+
+
+def test_weights_that_are_not_there_are_told_by_their_field(source: ResidualNet, tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match=rf"^weights {tmp_path}/no.pth: no such file; give the weights to begin"):
+        pretrained.start(source, tmp_path / "no.pth")

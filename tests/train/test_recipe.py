@@ -68,8 +68,9 @@ def test_no_clipping_is_0_in_files_and_none_here() -> None:
 
 def test_label_smoothing_is_the_loss_s_wherever_it_is_written() -> None:
     assert recipe.load("digits").loss.label_smoothing == 0.05
-    found = recipe.load("digits", ["optim.label_smoothing=", "loss.label_smoothing=0.1"])
+    found = recipe.load("digits", ["loss.label_smoothing=", "optim.label_smoothing=0.1"])
     assert (found.loss.label_smoothing, found.optim.label_smoothing) == (0.1, 0.0)
+    assert "label_smoothing" not in found.model_dump()["optim"]
 
 
 def test_texts_and_tables_need_no_section_of_preprocessing() -> None:
@@ -149,8 +150,8 @@ def test_true_and_false_are_no_numbers(change: str, said: str) -> None:
         ("lr = 0.01 ", "lr = nan ", "optim.lr"),
         ("lr = 0.01 ", "lr = inf ", "optim.lr"),
         ("weight_decay = 0.01", "weight_decay = inf", "optim.weight_decay"),
-        ("label_smoothing = 0.05", "label_smoothing = nan", "optim.label_smoothing"),
-        ("label_smoothing = 0.05", "clip = inf", "optim.clip"),
+        ("label_smoothing = 0.05", "label_smoothing = nan", "loss.label_smoothing"),
+        ("weight_decay = 0.01", "clip = inf", "optim.clip"),
         ("mean = [0.3]", "mean = [nan]", "preprocess.mean.0"),
         ("std = [0.37]", "std = [inf]", "preprocess.std.0"),
         ("std = [0.37]", "std = [0.37]\nscale = nan", "preprocess.scale"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def losses(folder: Path) -> list[Any]:
     names = ("train_loss", "val_loss", "val_accuracy", "lr", "epoch")
     lines = (folder / "history.jsonl").read_text().splitlines()
     return [{name: json.loads(line)[name] for name in names} for line in lines]
+
+
+def test_seconds_and_epochs_of_a_run_that_goes_on_are_those_of_the_whole(half: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(half, folder)
+    state = torch.load(folder / resuming.STATE, weights_only=True)
+    state["history"][0]["seconds"] = 1000.0
+    torch.save(state, folder / resuming.STATE)
+    trained = loop.train(job("epochs=2", 'schedule.name="constant"'), folder, progress=False, resume=True)
+    assert 1000 < trained.seconds < 1500
+    assert [line["epoch"] for line in losses(folder)] == [1, 2]
+    assert all(type(line["epoch"]) is int for line in losses(folder))
 
 
 class Interrupted(Exception):
@@ -112,11 +125,14 @@ def test_a_run_that_is_not_there_or_damaged_is_refused(half: Path, tmp_path: Pat
 def test_an_epoch_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
     class Interrupt(Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if trainer.current_epoch == 1 and batch_idx == 3:
+            if trainer.current_epoch == at and batch_idx == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(job(), tmp_path, progress=False, callbacks=[Interrupt()])
+    said: list[str] = []
+    for at in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(job(), tmp_path, progress=False, callbacks=[Interrupt()], say=said.append)
+        assert said[-1].startswith(("nothing is kept of this run yet", "epoch 1 and those before are kept")[at])
     assert [row["epoch"] for row in losses(tmp_path)] == [1]
     assert resuming.read(tmp_path, job()).epoch == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

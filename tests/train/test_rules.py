@@ -22,6 +22,7 @@ NUMPY = ("dataset={name='numpy', path='a.npz'}", "preprocess=", "augment=")
             [*TEXT, "preprocess={kind='table'}"],
             "preprocess.kind is table; dataset.name csv-text takes text",
         ),
+        ("digits", ["preprocess.kind=text"], "preprocess.kind is text; dataset.name digits takes image"),
         ("digits", [NUMPY[0]], "preprocess.kind is image; dataset.name numpy takes no preprocess"),
         ("digits", ["task=regression"], "task is regression; dataset.name digits takes classification"),
         (
@@ -35,8 +36,8 @@ NUMPY = ("dataset={name='numpy', path='a.npz'}", "preprocess=", "augment=")
         ("digits", ["loss.gamma=3"], "loss.gamma is 3.0; loss.name cross-entropy does not read it, focal does"),
         (
             "digits",
-            ["loss.label_smoothing=0.1"],
-            "loss.label_smoothing is 0.1 and optim.label_smoothing 0.05; they are one",
+            ["optim.label_smoothing=0.1"],
+            "loss.label_smoothing is 0.05 and optim.label_smoothing, its older name, 0.1; give the first alone",
         ),
         (
             "regression",
@@ -127,7 +128,7 @@ def test_what_does_not_go_together_is_refused(name: str, overrides: list[str], s
         ("digits", ["schedule.name=plateau", "schedule.patience=1"]),
         ("digits", ["optim.name=sgd", "optim.nesterov=true", "optim.momentum=0.8"]),
         ("digits", ["augment.mixup=0.2", "loader.weighted=true", "machine.devices=auto", "optim.freeze=['stem.*']"]),
-        ("digits", [*NUMPY, "task=regression", "optim.label_smoothing=0"]),
+        ("digits", [*NUMPY, "task=regression", "loss.label_smoothing=0"]),
         ("digits", [*NUMPY, "task=multilabel", "loss.name=bce"]),
         ("regression", [*TABLE, "loss.name=mse"]),
         ("csv-table", [*TABLE, "augment.mixup=0.2", "loss.class_weights=[1, 2]"]),

@@ -146,3 +146,18 @@ def test_values_are_put_at_their_paths_and_nothing_else_is_changed() -> None:
 def test_a_path_through_a_value_is_refused() -> None:
     with pytest.raises(PenstockError, match=r"sweep\.space\.epochs\.most: epochs is 3, which has no most"):
         put({"epochs": 3}, {"epochs.most": 7})
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "towards"),
+    [("regression", "val_rmse", "minimize"), ("digits", "val_accuracy", "maximize")],
+)
+def test_a_sweep_without_a_metric_compares_by_the_task_s(name: str, metric: str, towards: str) -> None:
+    table = ["dataset.train=t.csv", "dataset.target=y"] if name == "regression" else []
+    space = 'sweep.space={"optim.lr"={low=1e-3,high=1e-1}}'
+    found = recipe.load(name, [*table, space]).sweep
+    assert found is not None
+    assert (found.metric, found.towards) == (metric, towards)
+    own = recipe.load(name, [*table, space, "sweep.metric=val_loss"]).sweep
+    assert own is not None
+    assert own.metric == "val_loss"

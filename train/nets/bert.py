@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from penstock.errors import PenstockError, require
+from penstock.train.nets.arguments import see_counts, see_share
 from penstock.train.nets.sequences import CELLS, Recurrent, Windows
 
 # What an encoder is made from of transformers' BertConfig. Others, as attn_implementation, may name code on a hub.
@@ -56,6 +57,8 @@ class Bert(nn.Module):
         super().__init__()
         if head not in _HEADS:
             raise ValueError(f"head is {head!r}; it must be one of {', '.join(_HEADS)}")
+        see_counts(classes=classes, width=width)
+        see_share(dropout=dropout)
         strangers = [name for name in config if name not in FIELDS]
         if strangers:
             raise PenstockError(f"Bert: config has {strangers[0]!r}; its fields may be {', '.join(FIELDS)}")

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from penstock.train.nets.arguments import see_counts, see_lists
+
 
 class _Residual(nn.Module):
     """Two 3x3 Conv-BatchNorm with a shortcut, after He et al., "Deep Residual Learning" (2015), figure 5."""
@@ -36,6 +38,8 @@ class ResidualNet(nn.Module):
 
     def __init__(self, channels: int = 1, widths: Sequence[int] = (24, 48, 96), classes: int = 10) -> None:
         super().__init__()
+        see_counts(channels=channels, classes=classes)
+        see_lists(widths=widths)
         self.stem = nn.Sequential(*_normed(channels, widths[0], 3, 1), nn.ReLU())
         pairs = pairwise((widths[0], *widths))
         self.blocks = nn.Sequential(*[_Residual(a, b, 1 if i == 0 else 2) for i, (a, b) in enumerate(pairs)])
@@ -108,6 +112,9 @@ class RepVggNet(nn.Module):
         classes: int = 10,
     ) -> None:
         super().__init__()
+        see_counts(channels=channels, classes=classes)
+        see_lists(widths=widths)
+        see_lists(0, depths=depths)
         if len(widths) != len(depths):
             raise ValueError(f"widths has {len(widths)} stages and depths has {len(depths)}; they must have as many")
         blocks: list[nn.Module] = []

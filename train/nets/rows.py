@@ -8,6 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from penstock.train.nets.arguments import see_counts, see_lists, see_share
+
 _NORMS = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": nn.Identity}
 
 
@@ -33,6 +35,9 @@ class Mlp(nn.Module):
         super().__init__()
         if norm not in _NORMS:
             raise ValueError(f"norm is {norm!r}; it must be one of {', '.join(_NORMS)}")
+        see_counts(features=features, classes=classes)
+        see_lists(widths=widths, empty=True)
+        see_share(dropout=dropout)
         sizes = (features, *widths)
         self.blocks = nn.Sequential(
             *[

@@ -10,6 +10,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from penstock.train.nets.arguments import see_counts, see_lists, see_share
 from penstock.train.nets.sequences import Recurrent, Windows
 
 
@@ -35,6 +36,9 @@ class TextCnn(nn.Module):
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
+        see_counts(tokens=tokens, classes=classes, width=width, filters=filters)
+        see_lists(kernels=kernels)
+        see_share(dropout=dropout)
         self.embedding = nn.Embedding(tokens, width, padding_idx=0)
         self.windows = Windows(width, kernels, filters)
         self.dropout = nn.Dropout(dropout)
@@ -70,6 +74,8 @@ class TextRnn(nn.Module):
         dropout: float = 0.3,
     ) -> None:
         super().__init__()
+        see_counts(tokens=tokens, classes=classes, width=width, layers=layers)
+        see_share(dropout=dropout)
         self.embedding = nn.Embedding(tokens, width, padding_idx=0)
         self.recurrent = Recurrent(cell, width, width, layers, bidirectional, dropout)
         self.dropout = nn.Dropout(dropout)

@@ -44,3 +44,10 @@ def test_the_same_reason_is_said_once_for_the_rows_of_a_file_that_follow_each_ot
     ]
     assert (desk.answered, desk.failed) == (1, 9)
     assert (tmp_path / "out.csv").read_text().count("no column x") == 5  # the table has every row's
+
+
+def test_a_row_of_a_table_that_has_no_answer_is_told_by_its_line(tmp_path: Path) -> None:
+    said: list[str] = []
+    piece = Piece(Source("a.csv", None, PurePath("a.csv")), 6, b"", 7)
+    Desk(Wishes(csv=tmp_path / "out.csv"), said.append).take(Row(piece, 6, error="no number"))
+    assert said == ["a.csv, line 7: no number"]

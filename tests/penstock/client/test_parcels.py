@@ -157,6 +157,7 @@ def test_arrays_for_a_model_of_one_size_go_whole(tmp_path: Path) -> None:
 def test_a_table_s_rows_each_go_with_its_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a,b\n1,2\n3,"x, y"\n5,6\n')
     first, second = packed([str(tmp_path / "a.csv")], most=2)
+    assert [(piece.row, piece.line) for piece in first.pieces] == [(1, 2), (2, 3)]
     assert first.packed() == (b'a,b\r\n1,2\r\n3,"x, y"\r\n', {"Content-Type": "text/csv"})
     assert second.packed()[0] == b"a,b\r\n5,6\r\n"
     (tmp_path / "b.csv").write_text("1,2\n3,4\n")

@@ -116,3 +116,8 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path) -> None:
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (130, "interrupted\n")
     assert list(output.iterdir()) == []
+
+
+def test_a_folder_is_not_shown_and_what_takes_it_is_told(folder: Path) -> None:
+    with pytest.raises(PenstockError, match=rf"^{folder}: is a folder; .*penstock data pack {folder} train.rec; .*"):
+        ran("show", folder)

@@ -101,3 +101,11 @@ def test_floats_of_any_width_are_taken_as_float32(
             assert item.dtype == np.float32
             number = int(part.place(row).rpartition(" ")[2])
             assert np.array_equal(np.ravel(item), values[number].astype(np.float32))
+
+
+@pytest.mark.parametrize(("number", "told"), [(np.nan, "nan"), (1e300, "inf")])
+def test_an_input_that_is_no_number_is_refused_with_its_row(tmp_path: Path, number: float, told: str) -> None:
+    values = np.zeros((600, 3))
+    values[519, 2] = number
+    with pytest.raises(PenstockError, match=rf"^dataset.path .*: row 519 of 'x' holds {told}, which is no finite"):
+        data.load(saved(tmp_path, x=values, labels=np.arange(600) % 2))

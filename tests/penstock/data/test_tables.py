@@ -74,6 +74,11 @@ def test_one_cell_that_is_no_number_makes_text_of_the_column_in_all_files(tmp_pa
         (HEADER + ROWS + "1,a,2,\n", {}, "line 22: 'survived', the target, is missing"),
         (HEADER + ROWS, {"kind": "numbers"}, "line 2: 'survived' is 'no', where a number must be"),
         (HEADER + ROWS, {"kind": "numbers", "target": "fare"}, "line 2: 'fare', the target, is missing"),
+        (
+            HEADER + ROWS + "-1e300,a,2,no\n",
+            {},
+            "line 22: 'age' is -1e.300, too large to standardise; correct it, leave",
+        ),
         (HEADER + ROWS + "1e999,a,2,no\n", {}, "line 22: 'age' is 1e999, which is out of a float's range"),
         (
             HEADER + ROWS + "1e39,a,2,no\n",
