@@ -61,8 +61,9 @@ class Post:
 
     def __init__(self, function: BatchFunction) -> None:
         self.function = function
-        # When its call under way began, of `time.monotonic`.
+        # When its call under way began, of `time.monotonic`, and when the last one did.
         self.busy_since: float | None = None
+        self.began = 0.0
         self.next: Next | None = None
         self._followed = False
         # The thread whose last batch has not come to an end, or not to a good one. One that was left may come back.
@@ -75,14 +76,15 @@ class Post:
         return bool(getattr(self.function, name, otherwise))
 
     @property
-    def since(self) -> float:
-        """Since when it has been at its batch; of one that is at none, now."""
-        return time.monotonic() if self.busy_since is None else self.busy_since
-
-    @property
     def takes_next(self) -> bool:
         """Whether it is at a batch that another may follow, and none does yet."""
-        return self._followed and self.next is None and self.busy_since is not None
+        return self._followed and self.next is None and self._call is not None and not self._call.done()
+
+    def overtaken_by(self, began: float) -> bool:
+        """Told that a batch has ended which began then; whether its own began before, which no other follows then."""
+        overtaken = self._call is not None and self.began < began
+        self._followed = self._followed and not overtaken
+        return overtaken
 
     def run_here(self, items: Sequence[Item]) -> Ran:
         """Run a batch in the thread of whoever calls."""
@@ -119,7 +121,8 @@ class Post:
         if self.next is None or not self.next.take_back():
             return ()
         held, self.next = self.next, None
-        return held.items
+        items, held.items = held.items, ()  # the thread comes to it only after what it is at
+        return items
 
     def go_on(self, limit_s: float | None) -> Next | None:
         """The next batch, now that the one before it is done; its limit counts from now."""
@@ -143,6 +146,7 @@ class Post:
 
     def _watch(self, call: asyncio.Future[Any], items: Sequence[Item], limit_s: float | None) -> None:
         self._call, self.busy_since = call, time.monotonic()
+        self.began = self.busy_since
         call.add_done_callback(self._note_end)
         if limit_s is not None:
             timer = asyncio.get_running_loop().call_later(limit_s, self._hang, call, items, limit_s)

@@ -207,8 +207,6 @@ class Scheduler:
             raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
         if self._closed:
             raise Closed("the server is shutting down; send the request elsewhere")
-        if self._handed and priority < max(self._handed.values()):
-            self._recall()
         self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
         if priority >= LAST:
             key, kind = object(), None
@@ -217,6 +215,8 @@ class Scheduler:
         if timeout_s is not None:
             self._queue.meet(item, timeout_s, self._curve, len(self._instances))
             item.deadline, item.timeout_s = self._deadlines.add(now + timeout_s, number, item), timeout_s
+        if self._handed and priority < max(self._handed.values()):
+            self._recall()
         self._queue.enter(item)
         self._soon()
         return item
@@ -235,8 +235,9 @@ class Scheduler:
         return item.queued
 
     def _expire(self, item: Item) -> None:
+        waits = self.waits(item)
         if item.times is not None:
-            item.times.late(time.perf_counter() - item.entered, queued=self.waits(item))
+            item.times.late(time.perf_counter() - item.entered, queued=waits)
         self._queue.discard(item)
         item.fail(Expired(f"no answer within the timeout of {item.timeout_s:g} s"))
 
@@ -251,7 +252,7 @@ class Scheduler:
         """Of the instances that may be given the batch behind theirs the one that began first; None if none is full."""
         if self._queue.rows - self._queue.handed < self.max_batch or len(self._handed) == len(self._instances):
             return None
-        return min((post for post in self._instances if post.takes_next), key=lambda post: post.since, default=None)
+        return min((post for post in self._instances if post.takes_next), key=lambda post: post.began, default=None)
 
     def _hand(self) -> None:
         """Give instances the batch behind theirs, where it is full by now: they need not wait for the loop then."""
@@ -349,20 +350,30 @@ class Scheduler:
             self._dispatch()  # another instance may be idle
             await self._revive(instance)
         else:
-            held = instance.go_on(self._run_limit_s)
-            self._handed.pop(instance, None)
-            if held is None:
-                self._free.append(instance)
-            else:
-                self._queue.begun(held.items)
-                if self._observer is not None:
-                    self._observer.closed("full")
-            try:
-                self._dispatch()  # it need not wait until all have been told
-            finally:
-                self._tell(instance, items, ended)
-            return held
+            return self._go_on(instance, items, ended)
         return None
+
+    def _go_on(self, instance: Post, items: Sequence[Item], ended: Ran | None) -> Next | None:
+        """Tell of a batch that is over; the one that its instance goes on with, else it is free."""
+        began = instance.began
+        held = instance.go_on(self._run_limit_s)
+        self._handed.pop(instance, None)
+        if held is None:
+            self._free.append(instance)
+        else:
+            self._queue.begun(held.items)
+        # What waits behind a batch that takes longer than others would see those overtake it.
+        others = [post for post in self._instances if post is not instance]
+        if any(post in self._handed for post in others if post.overtaken_by(began)):
+            self._recall()
+        try:
+            if held is not None and self._observer is not None:
+                self._observer.closed("full")
+            self._dispatch()  # it need not wait until all have been told
+            self._tell(instance, items, ended)
+        except Exception:  # the instance goes on
+            log.exception("%sthe end of a batch could not be told", self._name)
+        return held
 
     async def _revive(self, instance: Post) -> None:
         """Have a dead instance work again."""
@@ -390,6 +401,7 @@ class Scheduler:
             raise
         except Exception as error:
             self._recall()
+            self._soon()
             if len(items) == 1:
                 items[0].leave()
                 items[0].fail(error)
@@ -407,8 +419,9 @@ class Scheduler:
             return
         if ran.items:
             self._settle(instance, ran)
-        if len(ran.items) < len(items):  # nobody waited for the others any more when it began
-            _wanted([item for item in items if item not in ran.items])
+        for item in items:
+            if item.running:  # nobody waited for it any more when its batch began
+                item.leave()
         if ran.items and instance.says("light", otherwise=False):
             self._quick.told(ran.items, ran.compute_s)
 
@@ -424,7 +437,10 @@ class Scheduler:
             if not item.reply.done():
                 if item.times is not None:
                     item.times.ran(ran.began - item.entered, ran.compute_s)
-                item.succeed(result)
+                try:
+                    item.succeed(result)
+                except Exception:  # the others are to be told all the same
+                    log.exception("%san answer could not be told", self._name)
 
     def _return(self, items: Sequence[Item], error: InstanceDead) -> None:
         """Put a dead instance's items back in their places.

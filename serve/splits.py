@@ -71,11 +71,21 @@ class Split:
         if self._left:
             return
         if not self._reply.done():
+            whole = self._joined()
             if self._failure is not None:
                 self._reply.set_exception(self._failure)
             else:
-                self._reply.set_result(take(join([piece.answer for piece in self._pieces]), slice(self._rows)))
+                self._reply.set_result(whole)
         self._forget()
+
+    def _joined(self) -> dict[str, Any] | None:
+        """The answers of all parts as one; None, and a failure, if they are none."""
+        if self._failure is None:
+            try:
+                return take(join([piece.answer for piece in self._pieces]), slice(self._rows))
+            except Exception as error:  # such as shapes that do not fit one another
+                self._failure = error
+        return None
 
     def _forget(self) -> None:
         """Let go of the rows: they and this hold one another."""

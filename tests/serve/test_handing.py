@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -108,6 +110,118 @@ def test_a_free_instance_takes_what_was_handed_to_another() -> None:
         assert quick.computed[1:] == [1]
         slow.open()
         await asyncio.gather(*plugs)
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_nobody_is_overtaken_behind_a_batch_that_takes_longer_than_others() -> None:
+    async def scenario() -> None:
+        slow, quick = Engine(), Engine(lambda payloads: time.sleep(0.002) or payloads)
+        slow.shut()
+        made = iter([slow, quick])
+        scheduler = Scheduler(lambda: next(made), max_batch=1, instances=2)
+        tasks = [await queued(scheduler, number) for number in range(8)]  # both are always at something
+        await asyncio.wait(tasks, timeout=SOON_S / 20)
+        assert [task.done() for task in tasks].count(False) == 1  # the one that is computed
+        assert len(quick.computed) == 7
+        assert all(abs(place - number) <= 2 for place, number in enumerate(quick.computed, 1)), quick.computed
+        slow.open()
+        await asyncio.gather(*tasks)
+        assert scheduler.states == {"busy": 0, "idle": 2, "dead": 0}
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_answer_that_cannot_be_told_takes_neither_others_nor_the_instance() -> None:
+    class Raises:
+        over = False
+
+        def done(self) -> bool:
+            return self.over
+
+        def set_result(self, _: Any) -> None:
+            self.over = True
+            raise MemoryError
+
+        def set_exception(self, _: Exception) -> None:
+            self.over = True
+
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=2)
+        engine.shut()
+        scheduler.enter("raises", Raises())
+        beside = await queued(scheduler, "beside")
+        await engine.begun()
+        waiting = await handed(scheduler, 1, 2)
+        engine.open()
+        assert await asyncio.gather(beside, *waiting) == [("done", payload) for payload in ("beside", 1, 2)]
+        assert scheduler.states == {"busy": 0, "idle": 1, "dead": 0}
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_an_instance_that_has_just_died_is_handed_nothing() -> None:
+    def work(payloads: list[Any]) -> list[Any]:
+        if "dies" in payloads and not died:
+            died.append(1)
+            raise InstanceDead("it died")
+        return payloads
+
+    died: list[int] = []
+
+    async def scenario() -> None:
+        engine = Engine(work)
+        scheduler = Scheduler(engine.make, max_batch=1)
+        plug = await occupy(scheduler, engine)
+        waiting = await handed(scheduler, "dies", 1, 2)
+        engine.open()
+        time.sleep(0.05)  # both have ended before the loop hears of either
+        assert await asyncio.gather(plug, *waiting) == ["plug", "dies", 1, 2]
+        assert engine.computed == ["plug", "dies", "dies", 1, 2]
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_who_is_refused_takes_back_nothing() -> None:
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=2, max_queue_rows=2)
+        plug = await occupy(scheduler, engine)
+        waiting = await handed(scheduler, 1, 2, priority=2)
+        with pytest.raises(QueueFull):
+            await scheduler.submit("first", priority=1)
+        assert scheduler._handed
+        engine.open()
+        await asyncio.gather(plug, *waiting)
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_what_is_taken_back_is_kept_by_nobody_else() -> None:
+    class Payload:
+        pass
+
+    async def scenario() -> None:
+        engine = Engine()
+        scheduler = Scheduler(engine.make, max_batch=1)
+        plug = await occupy(scheduler, engine)
+        payload = Payload()
+        seen = weakref.ref(payload)
+        item = scheduler.enter(payload, asyncio.get_running_loop().create_future())
+        await asyncio.sleep(0.01)
+        assert scheduler._handed
+        scheduler.withdraw(item)
+        del payload, item
+        gc.collect()
+        assert seen() is None
+        engine.open()
+        await plug
         await scheduler.close()
 
     run(scenario())
