@@ -74,7 +74,7 @@ class Desk:
             self._more += 1
             return
         self._tell_more()
-        self._complain(f"{row.place}: {row.error}")
+        self._complain(f"{row.place}: {row.why}")
         self._told = told
 
     def _tell_more(self) -> None:

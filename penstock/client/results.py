@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from penstock.client.parcels import Parcel, Piece
 from penstock.errors import PenstockError, printable
 from penstock.files import write_whole, writing
 from penstock.tables import inert
+
+_LINE = re.compile(r"^line \d+, ")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Row:
     def place(self) -> str:
         """Where to look in the file: the line of a table's row, which its header is not counted in."""
         return self.name if self.piece.line is None else f"{self.piece.source.name}, line {self.piece.line}"
+
+    @property
+    def why(self) -> str:
+        """Why there is no prediction; a server counts the lines of what it was sent, which is no more than a row."""
+        return self.error if self.piece.line is None else _LINE.sub("", self.error)
 
 
 def rows(parcel: Parcel, answer: Mapping[str, Any]) -> list[Row]:

@@ -158,7 +158,7 @@ def test_a_bad_row_of_a_table_fails_alone(forms: Server, tmp_path: Path) -> None
     (tmp_path / "a.csv").write_text("age,children,member\n1,2,true\nx,2,true\n3,2,false\n")
     ran = Ran(tmp_path, forms.url, "a.csv", "--model", "people")
     assert (ran.code, ran.out) == (1, ["a.csv:1  total=4.0", "a.csv:3  total=5.0"])
-    assert ran.err.startswith("a.csv:2: line 2, column age is 'x'; it must be a number\n")
+    assert ran.err.startswith("a.csv, line 3: column age is 'x'; it must be a number\n")
 
 
 def test_arrays_by_name_reach_a_model_of_several_inputs(forms: Server, tmp_path: Path) -> None:
