@@ -56,21 +56,14 @@ class Queue:
 
     def leave(self, items: Sequence[Item]) -> None:
         """Take out several that wait."""
-        if all(item is held for item, held in zip(items, self.items, strict=False)):
-            for item in items:
-                item.queued = False
-                self._count(item, -item.rows)
-            del self.items[: len(items)]  # as nearly all do
-            return
+        self._take_out(items)
         for item in items:
-            self.discard(item)
+            self._count(item, -item.rows)
 
     def hand(self, items: Sequence[Item]) -> None:
         """Take out several that wait on, behind a batch; they count until that is over, which `begun` is told."""
-        self.leave(items)
-        for item in items:
-            self._count(item, item.rows)
-            self.handed += item.rows
+        self._take_out(items)
+        self.handed += sum(item.rows for item in items)
 
     def begun(self, items: Sequence[Item]) -> None:
         """Those that were handed on wait no longer."""
@@ -80,11 +73,17 @@ class Queue:
 
     def discard(self, item: Item) -> None:
         """Take an item out, if it still waits."""
-        if not item.queued:
-            return
-        item.queued = False
-        del self.items[bisect.bisect_left(self.items, order(item), key=order)]
-        self._count(item, -item.rows)
+        if item.queued:
+            self.leave([item])
+
+    def _take_out(self, items: Sequence[Item]) -> None:
+        if all(item is held for item, held in zip(items, self.items, strict=False)):
+            del self.items[: len(items)]  # as nearly all do
+        else:
+            for item in items:
+                del self.items[bisect.bisect_left(self.items, order(item), key=order)]
+        for item in items:
+            item.queued = False
 
     def meet(self, item: Item, timeout_s: float, curve: Curve, instances: int) -> None:
         """Refuse an item that could not be answered in time, however well everything goes.

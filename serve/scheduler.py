@@ -340,12 +340,10 @@ class Scheduler:
             log.error("%san instance hangs: %s; it is replaced", self._name, error)
             for item in items:
                 item.fail(error)
-            self._recall()
             self._dispatch()
             await self._revive(instance)
         except InstanceDead as error:
             log.error("%san instance died: %s; it is restarted", self._name, error)
-            self._recall()
             self._return(items, error)
             self._dispatch()  # another instance may be idle
             await self._revive(instance)
@@ -397,11 +395,11 @@ class Scheduler:
         """What a batch came to. One that fails is run in halves, until the item at fault is alone, and all are told."""
         try:
             ran: Ran = await call
-        except InstanceDead:
-            raise
         except Exception as error:
-            self._recall()
+            self._recall()  # what stands behind it is not run
             self._soon()
+            if isinstance(error, InstanceDead):
+                raise
             if len(items) == 1:
                 items[0].leave()
                 items[0].fail(error)

@@ -110,7 +110,7 @@ def workers_for(settings: Settings) -> int:
     if settings.workers is not None:
         return settings.workers
     cores = len(os.sched_getaffinity(0))
-    if cores < _FEW_CORES or all(device == "cpu" for device in settings.limits.devices):
+    if cores < _FEW_CORES or _on_cpu(settings):
         return 0  # the models need the cores, or front ends would stand in each other's way
     return min(cores // 2, _MOST_WORKERS)
 
@@ -119,8 +119,11 @@ def busy_poll_us(settings: Settings, workers: int) -> int:
     """For how long front ends and their engine stay awake over a lone request: where a GPU leaves them the cores."""
     if settings.limits.busy_poll_us is not None:
         return settings.limits.busy_poll_us
-    on_cpu = all(device == "cpu" for device in settings.limits.devices)
-    return 0 if on_cpu or len(os.sched_getaffinity(0)) < 2 * workers else _BUSY_POLL_US
+    return 0 if _on_cpu(settings) or len(os.sched_getaffinity(0)) < 2 * workers else _BUSY_POLL_US
+
+
+def _on_cpu(settings: Settings) -> bool:
+    return all(device == "cpu" for device in settings.limits.devices)
 
 
 def slots_bytes(settings: Settings) -> int:
