@@ -97,12 +97,13 @@ class Lane:
         whole = self._staged[name][: self._bytes(name, shape)]
         return whole.view(self._engine.dtypes[name]).reshape(shape)
 
-    def capture(self, shapes: Shapes, rows: Mapping[str, Any]) -> None:
+    def capture(self, shapes: Shapes, rows: Mapping[str, Any], like: Launch | None = None) -> None:
         """Record a batch of these shapes as a CUDA graph, in the profile in which it runs fastest.
 
         Args:
             shapes: of each input.
             rows: such a batch that the model takes: what lay in the buffers may index where nothing is.
+            like: one whose profile and copies are taken without a look at the others, if that profile takes the shapes.
         """
         if shapes in self.launches:
             return
@@ -111,6 +112,8 @@ class Lane:
         best: Launch | None = None
         refused: Exception = ValueError(f"no profile takes {shapes}")
         ways = [(profile, _NONE) for profile in engine.fitting(dict(zip(engine.inputs, shapes, strict=True)))]
+        known = [(like.profile, like.direct)] if like is not None and (like.profile, _NONE) in ways else []
+        ways = known or ways
         while ways:
             profile, direct = ways.pop(0)
             try:
@@ -119,7 +122,7 @@ class Lane:
             except (cuda.CudaError, PenstockError) as error:
                 refused = error
                 continue
-            if not direct:
+            if not (direct or known):
                 ways += [(profile, names) for names in self._uncopied(launch)]
             if best is None or launch.captured_s < best.captured_s:
                 best, launch = launch, best or launch
@@ -230,10 +233,7 @@ class Lane:
         """Run what is staged, and wait; the outputs are staged then."""
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
-        if batch.launch is None:
-            self._enqueue(self._uncaptured(batch))
-        else:
-            self._launched(batch.launch)
+        self._launched(batch.launch or self._uncaptured(batch))
         self.wait()
 
     def run_from(self, batch: Prepared, items: Sequence[Laid]) -> None:
@@ -246,23 +246,21 @@ class Lane:
         launch = batch.launch or self._uncaptured(batch)
         for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
             rows.copy(items, name, self.buffers[name], shape[0], self.stream)
-        if batch.launch is None:
-            self._compute(launch, self.stream)
-        else:
-            self._in_turn(launch)
+        self._in_turn(launch)
         self._copy_out(launch, self.stream)
         self.wait()
 
     def _uncaptured(self, batch: Prepared) -> Launch:
-        return Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile)
+        launch = Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile)
+        launch.heavy = self.heavy(batch.shapes)
+        return launch
 
     def parts(self, batch: Prepared) -> Parts:
         """Run what is staged some more times, and see what it takes on the GPU, and its copies alone."""
         launch = batch.launch or self._uncaptured(batch)
-        whole = self._enqueue if batch.launch is None else self._launched
         return Parts(
             copy_in=events.seconds(lambda: self._copy_in(launch, self.stream), self.stream),
-            whole=events.seconds(lambda: whole(launch), self.stream),
+            whole=events.seconds(lambda: self._launched(launch), self.stream),
             copy_out=events.seconds(lambda: self._copy_out(launch, self.stream), self.stream),
         )
 
@@ -292,12 +290,14 @@ class Lane:
         return int(np.prod(shape)) * int(self._engine.dtypes[name].itemsize)
 
     def _launched(self, launch: Launch) -> None:
-        if not launch.heavy:
+        if launch.heavy:
+            self._copy_in(launch, self.stream)
+            self._in_turn(launch)
+            self._copy_out(launch, self.stream)
+        elif launch.graph is None:
+            self._enqueue(launch)
+        else:
             cuda.call("cudaGraphLaunch", launch.graph, self.stream)
-            return
-        self._copy_in(launch, self.stream)
-        self._in_turn(launch)
-        self._copy_out(launch, self.stream)
 
     def _in_turn(self, launch: Launch) -> None:
         """A heavy launch's kernels, after those of the other lanes that were asked before."""
@@ -305,7 +305,10 @@ class Lane:
         with turns.lock:
             if turns.last is not None:
                 cuda.call("cudaStreamWaitEvent", self.stream, turns.last, 0)
-            cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+            if launch.graph is None:
+                self._compute(launch, self.stream)
+            else:
+                cuda.call("cudaGraphLaunch", launch.graph, self.stream)
             self._done.reverse()
             cuda.call("cudaEventRecord", self._done[0], self.stream)
             turns.last = self._done[0]

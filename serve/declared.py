@@ -50,6 +50,21 @@ def found(paths: list[Path], *, none_yet: bool = False) -> Iterator[Path]:
             log.error("%r is not served: a model's name has up to 128 letters, digits, _, - and .", os.fsencode(path))
 
 
+def with_engine(paths: list[Path]) -> bool:
+    """Whether one of TensorRT's engines is among the models under `paths`; whatever cannot be read is none."""
+    try:
+        return any(map(_is_engine, artifact.find(paths, none_yet=True)))
+    except (PenstockError, OSError):
+        return False
+
+
+def _is_engine(path: Path) -> bool:
+    try:
+        return path.is_dir() and artifact.read(path).receipt.runtime == "tensorrt"
+    except PenstockError:
+        return False
+
+
 def _is_text(name: str) -> bool:
     """Whether a file's name is in UTF-8."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -18,8 +18,9 @@ from typing import Any
 
 import uvicorn
 
+from penstock import cuda
 from penstock.errors import PenstockError
-from penstock.serve import lifecycle, logs, telemetry, threads
+from penstock.serve import declared, lifecycle, logs, telemetry, threads
 from penstock.serve.access import Access
 from penstock.serve.app import Beside, create_app
 from penstock.serve.connection import Connections
@@ -38,6 +39,10 @@ from penstock.serve.watch import Watch
 
 _FEW_CORES, _MOST_WORKERS = 4, 8
 _SLOTS_MB = 256
+# Threads that inflate and decode give way to the event loop so soon, for which an answer waits several times. Where it
+# and the runners are in one process, runners wait for it too; in an engine more turns cost more than they bring
+# (bench/results/states.txt).
+_TURN_S, _ALONE_S = 0.0005, 0.0001
 _BUSY_POLL_US = 3000
 
 
@@ -55,8 +60,10 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
     address, limits, bounds = settings.address, settings.limits, settings.bounds
     if address.port and address.port == address.grpc_port:
         raise PenstockError(f"--grpc-port {address.grpc_port}: that is --port's; choose another, or -1 for none")
-    if workers := workers_for(settings):
-        return _serve_family(paths, settings, workers, say)
+    on_gpu = runs_on_gpu(paths, settings)
+    if workers := workers_for(settings, on_gpu):
+        limits = replace(limits, busy_poll_us=busy_poll_us(settings, workers, on_gpu))
+        return _serve_family(paths, replace(settings, limits=limits), workers, say)
     if settings.slots_mb is not None:
         raise PenstockError(
             f"--slots-mb {settings.slots_mb}: is memory of front ends, and there are none: add --workers N"
@@ -98,32 +105,35 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         routes = _routes(next(iter(repository.models), "NAME"), settings)
         also = "" if grpc_port is None else f", gRPC at {shown}:{grpc_port.number}"
         say(f"{state} at {access.scheme}://{shown}:{port}  ({routes}){also}")
-        settle()
+        settle(_ALONE_S)
         server.run(sockets=[listener])
     if threads.any_stuck():
         end_process(server.lost)
     return server.lost
 
 
-def workers_for(settings: Settings) -> int:
+def runs_on_gpu(paths: list[Path], settings: Settings) -> bool:
+    """Whether a GPU computes: one that was asked for, or one of this machine's, where an engine is served."""
+    if any(device != "cpu" for device in settings.limits.devices):
+        return True
+    return cuda.count() > 0 and declared.with_engine(paths)  # --device names that of other models alone
+
+
+def workers_for(settings: Settings, on_gpu: bool) -> int:
     """How many front ends a server has: what it is told, or else what suits the machine and its devices."""
     if settings.workers is not None:
         return settings.workers
     cores = len(os.sched_getaffinity(0))
-    if cores < _FEW_CORES or _on_cpu(settings):
+    if cores < _FEW_CORES or not on_gpu:
         return 0  # the models need the cores, or front ends would stand in each other's way
     return min(cores // 2, _MOST_WORKERS)
 
 
-def busy_poll_us(settings: Settings, workers: int) -> int:
+def busy_poll_us(settings: Settings, workers: int, on_gpu: bool) -> int:
     """For how long front ends and their engine stay awake over a lone request: where a GPU leaves them the cores."""
     if settings.limits.busy_poll_us is not None:
         return settings.limits.busy_poll_us
-    return 0 if _on_cpu(settings) or len(os.sched_getaffinity(0)) < 2 * workers else _BUSY_POLL_US
-
-
-def _on_cpu(settings: Settings) -> bool:
-    return all(device == "cpu" for device in settings.limits.devices)
+    return _BUSY_POLL_US if on_gpu and len(os.sched_getaffinity(0)) >= 2 * workers else 0
 
 
 def slots_bytes(settings: Settings) -> int:
@@ -160,7 +170,6 @@ def _serve_family(paths: list[Path], settings: Settings, workers: int, say: Call
 
         if grpc_port is not None:
             settings = replace(settings, address=replace(address, grpc_port=grpc_port.number))
-        settings = replace(settings, limits=replace(settings.limits, busy_poll_us=busy_poll_us(settings, workers)))
         return Family(paths, settings, workers, slots, listener, say, answers).run()
 
 
@@ -193,13 +202,16 @@ def secure(config: uvicorn.Config, access: Access) -> uvicorn.Config:
     return config
 
 
-def settle() -> None:
-    """Told when all that a server begins with is in memory, before it answers anybody."""
+def settle(turn_s: float = _TURN_S) -> None:
+    """Told when all that a server begins with is in memory, before it answers anybody.
+
+    Args:
+        turn_s: seconds for which a thread has the interpreter at most while others wait for it.
+    """
     # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
     gc.collect()
     gc.freeze()
-    # Threads that inflate and decode give way to the event loop so soon; an answer waits for several turns.
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(turn_s)
 
 
 def announce(repository: Repository, say: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,14 @@ def unavailable(build: Mapping[str, Any], device: str = "cpu") -> str | None:
     return engines.unavailable(build, cuda.number(device))
 
 
+class Capture(NamedTuple):
+    """A batch to capture: its shapes, their sizes by dimension, and the shapes of a larger one whose way suits it."""
+
+    shapes: Shapes
+    sizes: dict[str, int]
+    larger: Shapes = ()
+
+
 class TensorRTRunner(BaseRunner):
     """Lanes over one engine. Safe to call from several threads: as many batches run at once as there are lanes."""
 
@@ -69,7 +77,7 @@ class TensorRTRunner(BaseRunner):
             for _ in range(lanes):
                 self._lanes.append(Lane(engine, turns))
             self._plan = self._captures()
-            self._capture(self._lanes[0], *self._plan[0])
+            self._capture(self._lanes[0], self._plan[0])
         except BaseException:
             self._give_back(self._lanes)
             raise
@@ -78,25 +86,28 @@ class TensorRTRunner(BaseRunner):
         self._background = threading.Thread(target=self._capture_rest, name="penstock-capture", daemon=True)
         self._background.start()
 
-    def _captures(self) -> list[tuple[Shapes, dict[str, int]]]:
-        """The shapes that are captured, the usual batch first; every other dimension has its usual size."""
+    def _captures(self) -> list[Capture]:
+        """What is captured, the usual batch first, what lies between last; other dimensions have their usual size."""
         signature = self._signature
         usual = {name: dim.opt for name, dim in signature.dims.items()}
         batch = signature.dims.get(str(signature.batch))
         sizes = buckets.sizes(batch.min, batch.opt, batch.max) if batch else (1,)
         order = sorted(sizes, key=lambda size: (size != (batch.opt if batch else 1), size))
-        return [self._sized({**usual, str(signature.batch): size}) for size in order]
+        found = {size: self._sized({**usual, str(signature.batch): size}) for size in order}
+        for size, larger in buckets.finer(sizes).items():
+            found[size] = self._sized({**usual, str(signature.batch): size})._replace(larger=found[larger].shapes)
+        return list(found.values())
 
-    def _sized(self, sizes: dict[str, int]) -> tuple[Shapes, dict[str, int]]:
+    def _sized(self, sizes: dict[str, int]) -> Capture:
         shapes = tuple(
             tuple(size if isinstance(size, int) else sizes[size] for size in tensor.shape) for tensor in self.inputs
         )
-        return shapes, sizes
+        return Capture(shapes, sizes)
 
     def _capture_rest(self) -> None:
-        for shapes, sizes in self._plan:
+        for wanted in self._plan:
             for lane in self._lanes:
-                if shapes in lane.launches:
+                if wanted.shapes in lane.launches:
                     continue
                 while not self._free.take_this(lane, _POLL_S):
                     if self._closed.is_set():
@@ -104,14 +115,16 @@ class TensorRTRunner(BaseRunner):
                 try:
                     if self._closed.is_set():
                         return
-                    self._capture(lane, shapes, sizes)
+                    self._capture(lane, wanted)
                 finally:
                     self._free.give(lane)
 
-    def _capture(self, lane: Lane, shapes: Shapes, sizes: dict[str, int]) -> None:
+    def _capture(self, lane: Lane, wanted: Capture) -> None:
         """Capture a batch; one that cannot be, as where an If decides, is launched kernel by kernel."""
+        # Whoever asks meanwhile waits, and all ways together take seconds: they are tried once.
+        like = self._lanes[0].launches.get(wanted.shapes) or lane.launches.get(wanted.larger)
         with suppress(cuda.CudaError, PenstockError):
-            lane.capture(shapes, synthesize(self._signature, sizes).inputs)
+            lane.capture(wanted.shapes, synthesize(self._signature, wanted.sizes).inputs, like)
 
     def prepare(self, memory: Memory) -> None:
         cuda.call("cudaSetDevice", self._engine.device)

@@ -22,6 +22,21 @@ def test_sizes_hold_both_ends_and_the_usual_size_and_stay_between(sizes: list[in
     assert all(larger <= 2 * smaller for smaller, larger in pairwise(found))
 
 
+@given(st.tuples(*(st.integers(1, 512) for _ in range(3))).map(sorted))
+def test_from_16_on_no_batch_is_padded_by_more_than_a_quarter_of_its_rows(bounds: list[int]) -> None:
+    sizes = buckets.sizes(*bounds)
+    finer = buckets.finer(sizes)
+    assert not finer.keys() & set(sizes)
+    assert all(size < larger and larger in sizes for size, larger in finer.items())
+    for smaller, larger in pairwise(sorted({*sizes, *finer})):
+        assert smaller < 16 or larger - smaller <= -(-smaller // 4)
+
+
+def test_between_powers_of_two_lie_three_sizes_each() -> None:
+    assert buckets.finer((1, 8, 16, 32, 128)) == {20: 32, 24: 32, 28: 32, 56: 128, 80: 128, 104: 128}
+    assert buckets.finer((1, 16, 18)) == {17: 18}
+
+
 CAPTURED = {1: 0.5, 8: 1.0, 64: 4.0}
 PLAIN = {1: 1.0, 8: 1.4, 64: 4.2}
 
@@ -36,6 +51,11 @@ def test_a_small_batch_is_padded_where_the_launch_is_what_costs() -> None:
 
 def test_a_batch_far_under_its_bucket_is_launched_as_it_is() -> None:
     assert buckets.best(9, CAPTURED, PLAIN) is None
+
+
+def test_launching_kernel_by_kernel_must_be_worth_the_processors_time() -> None:
+    assert buckets.best(58, CAPTURED, PLAIN) == 64  # 3.9 for 4.0
+    assert buckets.best(44, CAPTURED, PLAIN) is None  # 3.2
 
 
 def test_a_batch_near_its_bucket_is_padded_even_where_that_is_large() -> None:

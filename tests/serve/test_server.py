@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock import cuda
 from penstock.errors import PenstockError
 from penstock.serve.model import Limits
 from penstock.serve.predict import Bounds
-from penstock.serve.server import Address, Settings, busy_poll_us, serve, slots_bytes
+from penstock.serve.server import Address, Settings, busy_poll_us, runs_on_gpu, serve, slots_bytes, workers_for
 
 
 def refused(tmp_path: Path, address: Address) -> str:
@@ -65,14 +66,50 @@ def test_slots_that_cannot_hold_the_largest_body_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("device", "workers", "asked", "expected"),
-    [("cpu", 2, None, 0), ("cuda:0", 2, None, 3000), ("cuda:0", 3, None, 0), ("cuda:0", 3, 50, 50), ("cpu", 1, 9, 9)],
+    ("on_gpu", "workers", "asked", "expected"),
+    [(False, 2, None, 0), (True, 2, None, 3000), (True, 3, None, 0), (True, 3, 50, 50), (False, 1, 9, 9)],
 )
 def test_processes_stay_awake_before_a_gpu_that_leaves_them_the_cores(
-    monkeypatch: pytest.MonkeyPatch, device: str, workers: int, asked: int | None, expected: int
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool, workers: int, asked: int | None, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    assert busy_poll_us(Settings(limits=Limits(devices=(device,), busy_poll_us=asked)), workers) == expected
+    assert busy_poll_us(Settings(limits=Limits(busy_poll_us=asked)), workers, on_gpu) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "on_gpu", "asked", "expected"),
+    [
+        (2, True, None, 0),
+        (8, True, None, 4),
+        (64, True, None, 8),
+        (64, False, None, 0),
+        (2, False, 3, 3),
+        (8, True, 0, 0),
+    ],
+)
+def test_front_ends_are_the_default_before_a_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, cores: int, on_gpu: bool, asked: int | None, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert workers_for(Settings(workers=asked), on_gpu) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "device", "expected"),
+    [
+        ("", 1, "cpu", True),
+        ("digits-trt-fp16", 1, "cpu", True),
+        ("digits-onnx-fp32", 1, "cpu", False),
+        ("", 0, "cpu", False),
+        ("missing", 1, "cpu", False),
+        ("digits-onnx-fp32", 1, "cuda:0", True),
+    ],
+)
+def test_an_engine_computes_on_this_machine_s_gpu_though_no_device_was_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, name: str, gpus: int, device: str, expected: bool
+) -> None:
+    monkeypatch.setattr(cuda, "count", lambda: gpus)
+    assert runs_on_gpu([repository / name], Settings(limits=Limits(devices=(device,)))) is expected
 
 
 @pytest.mark.parametrize(("slots_mb", "body_mb", "expected_mb"), [(None, 64, 256), (None, 500, 1000), (64, 64, 64)])

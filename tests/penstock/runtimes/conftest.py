@@ -32,7 +32,7 @@ class Gpu:
         self.broken: str | None = None
         self.slow: set[int] = set()
         self.full: set[int] = set()
-        self.launches = 0
+        self.launches = self.contexts = 0
         self.events: dict[int, threading.Event] = {}
         self.times: dict[int, float] = {}
         self.computing = self.together = 0
@@ -213,6 +213,7 @@ class Plan:
         return [(size, *self.rest[self.names.index(name)]) for size in self.profiles[index]]
 
     def create_execution_context_without_device_memory(self) -> Context:
+        self.gpu.contexts += 1
         return Context(self)
 
 

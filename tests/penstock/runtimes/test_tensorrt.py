@@ -77,7 +77,10 @@ SIGNATURE = Signature(
 
 
 def runner(gpu: Gpu, *profiles: tuple[int, int, int], lanes: int = 2) -> TensorRTRunner:
-    return TensorRTRunner(gpu.engine(*(profiles or ((1, 4, 12),))), SIGNATURE, lanes)
+    """A runner for batches up to the last profile's largest."""
+    *_, (_, _, most) = profiles = profiles or ((1, 4, 12),)
+    signature = SIGNATURE.model_copy(update={"dims": {"batch": Dim(min=1, opt=min(4, most), max=most)}})
+    return TensorRTRunner(gpu.engine(*profiles), signature, lanes)
 
 
 def feeds(rows: int, seed: int = 0) -> dict[str, Any]:
@@ -125,11 +128,14 @@ def test_threads_share_the_lanes_and_each_gets_its_own_answer(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(("heavy_bytes", "most_together"), [(1, 1), (10_000, 3)])
+@pytest.mark.parametrize("captured", [True, False])
 def test_the_kernels_of_large_batches_take_turns(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, heavy_bytes: int, most_together: int
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, heavy_bytes: int, most_together: int, captured: bool
 ) -> None:
     monkeypatch.setattr(lanes, "_HEAVY_BYTES", heavy_bytes)
     gpu.slow = {0}
+    if not captured:
+        gpu.broken = "cudaGraphInstantiate"
     with runner(gpu, lanes=3) as loaded, ThreadPoolExecutor(8) as pool:
         assert loaded.settled(10)
         gpu.together = 0
@@ -158,6 +164,33 @@ def test_the_usual_batch_is_captured_before_the_runner_is_ready_and_the_rest_beh
         before = gpu.launches
         loaded.run(feeds(4))
         assert gpu.launches == before + 1
+
+
+def test_between_large_sizes_there_are_others_in_the_way_that_is_best_for_the_larger_one(gpu: Gpu) -> None:
+    gpu.slow = {0}
+    with runner(gpu, (1, 4, 64), (1, 64, 64), lanes=1) as loaded:
+        assert loaded.settled(30)
+        (lane,) = loaded._lanes
+        launches = {shapes[0][0]: launch for shapes, launch in lane.launches.items()}
+        assert sorted(launches) == [1, 2, 4, 8, 16, 20, 24, 28, 32, 40, 48, 56, 64]
+        assert {launch.profile for launch in launches.values()} == {1}
+        for rows in (17, 20, 25, 50, 57):
+            asked = feeds(rows)
+            assert_right(loaded.run(asked), asked)
+
+
+def test_the_best_way_is_looked_for_once_and_not_by_every_lane(gpu: Gpu) -> None:
+    with runner(gpu, (1, 1, 12), (1, 4, 12), (1, 12, 12), lanes=1) as loaded:
+        assert loaded.settled(10)
+    alone = gpu.contexts
+    assert alone >= 1 + 3 * 5  # one for what is not captured, and each profile for each size
+    with runner(gpu, (1, 1, 12), (1, 4, 12), (1, 12, 12), lanes=3) as loaded:
+        assert loaded.settled(10)
+        ways = [
+            {shapes: (held.profile, held.direct) for shapes, held in lane.launches.items()} for lane in loaded._lanes
+        ]
+        assert ways[0] == ways[1] == ways[2]
+    assert gpu.contexts == 2 * alone + 2 * (1 + 5)
 
 
 @pytest.mark.parametrize(("rows", "profile"), [(1, 0), (2, 0), (3, 1), (12, 1)])
