@@ -218,6 +218,21 @@ def test_a_number_that_the_engine_has_no_room_for_is_refused_and_not_wrapped(gpu
         assert_right(loaded.run(feeds(2)), feeds(2))
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_one_number_too_large_among_several_requests_is_refused_and_the_others_are_right_without_it(
+    gpu: Gpu, value: int
+) -> None:
+    with runner(gpu) as loaded:
+        items = [feeds(2, number) for number in range(5)]
+        assert items[0]["n"].dtype == np.int64
+        answers = loaded.run_together(items)
+        wrong = {**items[3], "n": np.array([7, value])}
+        with pytest.raises(RejectedInput, match=f"'n' holds {value}; the engine takes 32 bits"):
+            loaded.run_together([*items[:3], wrong, items[4]])
+        for answer, asked in zip(answers, items, strict=True):
+            assert_right(answer, asked)
+
+
 def test_a_model_that_cannot_be_captured_is_run_all_the_same(gpu: Gpu) -> None:
     gpu.broken = "cudaGraphInstantiate"
     with runner(gpu) as loaded:
