@@ -72,6 +72,7 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     Raises:
         PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
     """
+    weights = None if recipe.weights is None else pretrained.there(Path(recipe.weights))  # before minutes of reading
     parts = data.load(recipe.dataset)
     _check_labels(recipe, parts)
     preprocess = _found(recipe, parts["train"])
@@ -84,7 +85,7 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
         net = architecture.build(model, recipe.seed).train()
         modules.refuse_lazy(net)
         card, call = _card(recipe, own, model, parts, preprocess, facts)
-    start = None if recipe.weights is None else pretrained.start(net, Path(recipe.weights))
+    start = None if weights is None else pretrained.start(net, weights)
     return Job(recipe, parts, preprocess, net, card, call, start, scale)
 
 

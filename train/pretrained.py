@@ -80,6 +80,20 @@ def from_folder(folder: Path, head: str = "linear", classes: int = 2, dropout: f
     return Architecture(target=f"{cards.TRUSTED}:Bert", kwargs=kwargs)
 
 
+def there(path: Path) -> Path:
+    """The path, if something is there; to be asked before data is read for nothing.
+
+    Raises:
+        PenstockError: nothing is.
+    """
+    if not path.exists():
+        raise PenstockError(
+            f"weights {path}: no such file{nearby(path)}; give the weights to begin from, as runs/NAME/best.pth, or "
+            "nothing to begin anew: --set weights="
+        )
+    return path
+
+
 def start(net: nn.Module, path: Path) -> Start:
     """Put a file's tensors into a network; its head stays new where the file's is another, or has none.
 
@@ -91,11 +105,7 @@ def start(net: nn.Module, path: Path) -> Start:
         PenstockError: the file cannot be read without running its code, or is of another architecture.
     """
     net = net.net if isinstance(net, Rescaled) else net
-    if not path.exists():
-        raise PenstockError(
-            f"weights {path}: no such file{nearby(path)}; give the weights to begin from, as runs/NAME/best.pth, or "
-            "nothing to begin anew: --set weights="
-        )
+    there(path)
     try:
         contents = weights.read(weights.locate(path))
     except PenstockError as error:  # which begins with the path

@@ -72,3 +72,12 @@ def test_one_array_of_rows_tells_a_network_its_features(tmp_path: Path) -> None:
     for arrays in ({"x": np.zeros((60, 4, 2), np.float32)}, {name: np.zeros((60, 4), np.float32) for name in "ab"}):
         with pytest.raises(PenstockError, match="features"):  # which is not told then
             jobs.prepare(of_arrays(tmp_path, {"target": mlp}, labels=labels, **arrays))
+
+
+def test_weights_that_are_not_there_are_told_before_the_data_is_read(tmp_path: Path) -> None:
+    asked = of_arrays(
+        tmp_path, {"target": "penstock.train.nets:Mlp"}, x=np.zeros((8, 3), np.float32), y=np.zeros(8, int)
+    )
+    (tmp_path / "data.npz").unlink()
+    with pytest.raises(PenstockError, match=rf"^weights {tmp_path}/no.pth: no such file; give the weights to begin"):
+        jobs.prepare(asked.model_copy(update={"weights": str(tmp_path / "no.pth")}))
