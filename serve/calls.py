@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from penstock import messages
 from penstock.serve.errors import explained
 from penstock.serve.outcomes import Expired
 from penstock.serve.records import Record, Road
@@ -44,6 +46,33 @@ def failed(error: Exception, context: Any, record: Record | None = None) -> Fail
     if record is not None and status >= 500:
         record.error = message
     return Failed(status, message)
+
+
+def reader(kind: str) -> Callable[[bytes], Any]:
+    """What reads a call's message. One that cannot be read is given as its error, for `whole`.
+
+    Raised here, gRPC would tell the client of an unknown error, and log it as one of the server's.
+    """
+    parsed = messages.message(kind).FromString
+
+    def read(data: bytes) -> Any:
+        try:
+            return parsed(data)
+        except DecodeError:
+            return Failed(400, f"the {len(data)} bytes sent are no {kind}")
+
+    return read
+
+
+def whole(request: Any) -> Any:
+    """A message that `reader` has read.
+
+    Raises:
+        Failed: it could not.
+    """
+    if isinstance(request, Failed):
+        raise request
+    return request
 
 
 async def abort(context: Any, code: grpc.StatusCode, why: str, beside: tuple[tuple[str, str], ...] = ()) -> None:

@@ -16,7 +16,7 @@ from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits, load
 from penstock.serve.polling import Poll
 from penstock.serve.repository import MODES, Repository
-from penstock.serve.routes import Weights
+from penstock.serve.routes import Routes, Weights
 from penstock.serve.shadow import Shadows
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ def open_with(
         PenstockError: as by `open_repository`, or a route or shadow cannot be.
     """
     beside: list[Beside] = []
+    if before is None and lifecycle.mode != "poll":
+        _check_names(declared.by_name(paths), lifecycle)
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only, before)
     may_come = lifecycle.mode == "poll"
@@ -78,6 +80,17 @@ def open_with(
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))
     return repository, beside
+
+
+def _check_names(known: Collection[str], lifecycle: Lifecycle) -> None:
+    """See that routes and shadows lead to models that there are, before those are loaded for nothing.
+
+    Raises:
+        PenstockError: one does not, or cannot be.
+    """
+    routes = Routes()
+    routes.change(lifecycle.routes, known, {}, called="--route")
+    Shadows({}, lifecycle.shadows).check(known, routes)
 
 
 def _route_again(repository: Repository, before: Kept) -> None:

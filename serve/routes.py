@@ -216,6 +216,15 @@ def _check_alike(shown: str, models: list[Model]) -> None:
     for model in models[1:]:
         if (why := difference(models[0].signature, model.signature, models[0].name, model.name)) is not None:
             raise PenstockError(f"{shown}: its models must take and give the same: {why}")
+    labelled = [model for model in models if model.labels]
+    for model in labelled[1:]:
+        for number, (ours, theirs) in enumerate(zip(labelled[0].labels or (), model.labels or (), strict=False)):
+            if ours != theirs:
+                raise PenstockError(
+                    f"{shown}: its models must give the same labels: class {number} is {ours[:80]!r} in "
+                    f"{labelled[0].name!r} and {theirs[:80]!r} in {model.name!r}; export one again with the other's "
+                    "--labels"
+                )
 
 
 def difference(first: Signature, second: Signature, a: str, b: str) -> str | None:

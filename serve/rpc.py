@@ -178,13 +178,11 @@ class Service:
         try:
             if self._admit is not None:
                 self._admit(context)
-            answered = await self._watched(request, context, record)
+            answered = await self._watched(calls.whole(request), context, record)
         except (calls.Failed, Refused) as failed:
             # As Triton has it: whose failure it is stands in the answer beside it.
-            answered, why = (
-                messages.message("ModelInferResponse")(id=request.id, model_name=request.model_name),
-                str(failed),
-            )
+            whose = {} if failed is request else {"id": request.id, "model_name": request.model_name}
+            answered, why = messages.message("ModelInferResponse")(**whose), str(failed)
             if failed.status >= 500:
                 answered.parameters[_ID].string_param = record.name()
         answered.parameters["triton_final_response"].bool_param = True

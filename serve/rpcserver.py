@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pool
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -39,6 +41,7 @@ async def start(
         access: who may call, and by which certificate.
         shared: whether other processes listen at the address too.
     """
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_client_s)
     options = [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
@@ -49,7 +52,7 @@ async def start(
     handlers = {name: _unary(getattr(service, name), name, service.calls) for name in messages.METHODS}
     handlers[messages.STREAM] = grpc.stream_stream_rpc_method_handler(
         service.ModelStreamInfer,
-        messages.message("ModelInferRequest").FromString,
+        calls.reader("ModelInferRequest"),
         messages.message("ModelStreamInferResponse").SerializeToString,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
@@ -72,12 +75,17 @@ async def start(
     return stop
 
 
+def _is_no_client_s(record: logging.LogRecord) -> bool:
+    """Whether a failure that gRPC logs, with all its lines, is one of this side; the client was told of its own."""
+    return not (record.exc_info and isinstance(record.exc_info[1], DecodeError))
+
+
 def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> Any:
     """A handler that turns failures into gRPC's codes."""
 
     async def answer(request: Any, context: Any) -> Any:
         try:
-            return await method(request, context)
+            return await method(calls.whole(request), context)
         except Exception as error:
             failed = error if isinstance(error, calls.Failed) else calls.failed(error, context)
             await calls.abort(context, failed.code, str(failed))
@@ -95,7 +103,7 @@ def _unary(method: Callable[..., Awaitable[Any]], name: str, counted: Calls) -> 
             counted.gone += not answered
 
     return grpc.unary_unary_rpc_method_handler(
-        handle, messages.message(f"{name}Request").FromString, messages.message(f"{name}Response").SerializeToString
+        handle, calls.reader(f"{name}Request"), messages.message(f"{name}Response").SerializeToString
     )
 
 

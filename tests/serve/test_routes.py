@@ -173,6 +173,38 @@ def test_routes_that_cannot_be_change_nothing(pairs: Repository, wanted: Any, wo
     assert pairs.routes.as_dict() == {"r": {"a": 1}}
 
 
+def test_models_whose_classes_have_other_names_share_no_route(tmp_path: Path, fake_artifact: Make) -> None:
+    """One name would give two labels for one input."""
+    for name, labels in (("a", ("fig", "pear")), ("b", ("fig", "plum")), ("c", None), ("d", ("fig", "pear"))):
+        fake_artifact(tmp_path, name, labels=labels)
+    found = open_repository([tmp_path], Limits(), Metrics())
+    words = "its models must give the same labels: class 1 is 'pear' in 'a' and 'plum' in 'b'"
+    with pytest.raises(RequestError, match=f"route 'r': {words}"):
+        found.change_routes({"r": {"c": 1, "a": 1, "b": 1}})
+    found.change_routes({"r": {"c": 1, "a": 1, "d": 1}})
+    fake_artifact(tmp_path, "d", labels=("fig", "plum"))
+    with pytest.raises(RequestError, match=r"class 1 is 'pear' in 'a' and 'plum' in 'd'"):
+        asyncio.run(found.load("d"))
+    assert found.find("d").version == 1
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "words"),
+    [
+        (Lifecycle(routes={"r": {"nobody": 1}}), "--route 'r': no model is named 'nobody'"),
+        (Lifecycle(shadows=(("a", "nobody", 1.0),)), "--shadow a=nobody:1: no model is named 'nobody'"),
+        (Lifecycle(shadows=(("nobody", "a", 1.0),)), "--shadow nobody=a:1: no model or route is named 'nobody'"),
+    ],
+)
+def test_names_that_are_nobody_s_are_told_before_a_model_is_loaded(
+    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch, lifecycle: Lifecycle, words: str
+) -> None:
+    fake_artifact(tmp_path, "a")
+    monkeypatch.setattr("penstock.serve.lifecycle.load", lambda *_: pytest.fail("it is loaded"))
+    with pytest.raises(PenstockError, match=words):
+        open_with([tmp_path], Limits(), Metrics(), lifecycle)
+
+
 def test_models_that_differ_share_no_route_also_not_by_a_later_version(
     tmp_path: Path, fake_artifact: Make, pair_signature: Signature
 ) -> None:

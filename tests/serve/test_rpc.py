@@ -262,6 +262,34 @@ def test_health_checks_and_reflection_are_there(address: str) -> None:
         ]
 
 
+def test_what_is_no_message_is_the_client_s_fault_and_fills_no_log(address: str, rpc_server: Server) -> None:
+    from penstock import messages
+
+    def sent(service: str, method: str) -> Any:
+        return channel.unary_unary(f"/{service}/{method}")(b"\xff" * 64)
+
+    with grpc.insecure_channel(address) as channel:
+        for method in ("ModelInfer", "ServerLive", "RepositoryIndex"):
+            with pytest.raises(grpc.RpcError) as caught:
+                sent(messages.SERVICE, method)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert caught.value.details() == f"the 64 bytes sent are no {method}Request"
+        for service, method in (
+            ("grpc.health.v1.Health", "Check"),
+            ("grpc.reflection.v1alpha.ServerReflection", "ServerReflectionInfo"),
+        ):
+            with pytest.raises(grpc.RpcError):
+                sent(service, method)
+        request = messages.message("ModelInferRequest")(model_name="nobody", id="7").SerializeToString()
+        answers = channel.stream_stream(f"/{messages.SERVICE}/{messages.STREAM}")(iter([b"\xff" * 64, request]))
+        told = [messages.message("ModelStreamInferResponse").FromString(answer) for answer in answers]
+    assert told[0].error_message == "the 64 bytes sent are no ModelInferRequest"
+    assert "'nobody' is not served" in told[1].error_message
+    assert told[1].infer_response.id == "7"
+    assert "Traceback" not in rpc_server.log
+    assert "DecodeError" not in rpc_server.log
+
+
 def test_a_port_that_is_taken_is_told_before_the_models_are_loaded(
     models: Path, address: str, start_server: StartServer
 ) -> None:
