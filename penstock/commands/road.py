@@ -11,7 +11,7 @@ _STEPS = (
         "penstock export --format onnx --fp16 runs/digits/best.pth",
         "every variant is proven against its source before it is published",
     ),
-    ("serve", "penstock serve models/", "over HTTP and gRPC, with batching, metrics and a page at /docs"),
+    ("serve", "penstock serve models/", "over HTTP and gRPC, with batching, metrics and a page at /"),
     ("bench", "penstock bench models/*", "latency, throughput, memory and accuracy, side by side"),
 )
 _ON = (
