@@ -231,7 +231,7 @@ def _class_numbers(path: Path, pictures: Sequence[Path], labels: Sequence[str] |
         return None
     if labels is not None and all(labels.count(folder.name) == 1 for folder in folders):
         return {folder: labels.index(folder.name) for folder in folders}
-    if all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders):
+    if sheets.may_be_numbers(labels or ()) and all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders):
         numbers = {folder: int(folder.name) for folder in folders}
         return numbers if labels is None or max(numbers.values()) < len(labels) else None
     return None

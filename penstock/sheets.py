@@ -151,17 +151,23 @@ def _numbers(sheet: Sheet, name: str) -> NDArray[np.float32]:
     return np.asarray(found, np.float32)
 
 
+def may_be_numbers(labels: Sequence[str]) -> bool:
+    """Whether a number may stand for a class: not where other classes are named so, as 0 beside the names 1 and 2."""
+    return not any(map(tables.is_number, labels)) or list(labels) == [str(number) for number in range(len(labels))]
+
+
 def _classes(sheet: Sheet, name: str, labels: Sequence[str] | None) -> NDArray[np.int64]:
-    """Class numbers of names or, where none is of that name, of numbers."""
+    """Class numbers of names or, where those may be meant, of numbers."""
     numbers = {label: number for number, label in enumerate(labels or ())}
+    counted = may_be_numbers(labels or ())
     most = len(labels) - 1 if labels else 10**9
     found = []
     for row, text in enumerate(sheet.column(name)):
         number = numbers.get(text)
-        if number is None and text.isascii() and text.isdigit() and len(text) < 10:
+        if number is None and counted and text.isascii() and text.isdigit() and len(text) < 10:
             number = int(text)
         if number is None or number > most:
-            rule = f"one of {some(labels)}, or its number" if labels else "a class number from 0 on"
+            rule = f"one of {some(labels)}{', or its number' * counted}" if labels else "a class number from 0 on"
             raise PenstockError(f"{sheet.place(row)}, column {name!r} is {text[:40]!r}; it must be {rule}")
         found.append(number)
     return np.asarray(found, np.int64)

@@ -281,7 +281,7 @@ def _told(shape: tuple[int, ...] | None) -> str:
 
 
 def _see_monitor(recipe: Recipe) -> None:
-    known, wanted = (*rules.WATCHED[recipe.task], "val_loss", "train_loss"), recipe.keep.monitor
+    known, wanted = (*rules.WATCHED[recipe.task], *rules.LOSSES), recipe.keep.monitor
     if wanted is not None and wanted not in known:
         # A figure of another task is no slip of the pen.
         near = "" if wanted in chain(*rules.WATCHED.values()) else nearest(wanted, known)

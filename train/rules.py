@@ -33,6 +33,7 @@ WATCHED = {
     "multilabel": ("val_f1",),
     "regression": ("val_rmse", "val_mae"),
 }
+LOSSES = ("val_loss", "train_loss")
 MONITORS = {task: names[0] for task, names in WATCHED.items()}
 # Fields that only some names of their section read.
 _OF_SCHEDULES = {

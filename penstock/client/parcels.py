@@ -29,6 +29,7 @@ _BY_SUFFIX = {
     **dict.fromkeys(parquet.SUFFIXES, "parquet"),
 }
 _MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"{": "json"}
+_FLOATS = {v2: dtype for dtype, v2 in V2_DTYPES.items() if dtype.startswith("float")}
 # Name, datatype and shape of each of the model's inputs.
 Inputs = list[dict[str, Any]]
 
@@ -191,6 +192,10 @@ def _cut_arrays(source: Source, arrays: dict[str, Any], inputs: Inputs) -> tuple
     for name, array in arrays.items():
         if array.dtype.name not in V2_DTYPES:
             raise PenstockError(f"array {name!r} is of {array.dtype}; it must be one of {', '.join(V2_DTYPES)}")
+    for held in inputs:  # floats become as wide as the model takes them, as training has them
+        array, wanted = arrays.get(held["name"]), _FLOATS.get(held.get("datatype", ""))
+        if array is not None and array.dtype.kind == "f" and wanted is not None:
+            arrays[held["name"]] = array.astype(wanted)
     counts = {len(array) if array.ndim else -1 for array in arrays.values()}
     if len(counts) != 1 or counts <= {-1, 0} or any(held["shape"][:1] != [-1] for held in inputs):
         return "tensors", [Piece(source, None, arrays)]

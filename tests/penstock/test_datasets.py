@@ -250,6 +250,8 @@ def test_files_that_are_no_pictures_and_hidden_ones_are_passed_over(tmp_path: Pa
         (["0", "3"], ("a", "b", "c"), None),
         (["00", "01"], ("a", "b"), [0, 1]),
         (["7", "8"], ("8", "7"), [1, 0]),  # names go before numbers
+        (["0", "1"], ("1", "2"), None),  # 0 is no name, and 1 is one
+        (["00", "01"], ("0", "1"), [0, 1]),
         (["1", "x"], None, None),
         (["20251128093000"], None, None),
         (["²"], None, None),

@@ -111,6 +111,15 @@ def test_a_sheet_s_faults_are_named(tmp_path: Path, held: Any, text: str, rule: 
     assert rule in str(caught.value)
 
 
+def test_a_number_is_a_class_s_own_where_no_class_is_named_by_a_number(tmp_path: Path) -> None:
+    rows = datasets.read(sheet(tmp_path, "age,city,label\n1,Rome,1\n2,Rome,good\n"), TABLE, ("good", "bad"))
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [1, 0]
+    path = sheet(tmp_path, "age,city,label\n1,Rome,10\n2,Rome,0\n")
+    with pytest.raises(PenstockError, match=r"line 3, column 'label' is '0'; it must be one of 1, 2, 10$"):
+        datasets.read(path, TABLE, ("1", "2", "10"))
+
+
 @pytest.mark.parametrize("label", ["x", "nan", "inf", "1e39"])
 def test_a_regression_s_answers_are_numbers(tmp_path: Path, label: str) -> None:
     path = sheet(tmp_path, f"age,city,label\n1,Rome,2\n1,Rome,{label}\n")

@@ -165,10 +165,10 @@ def test_arrays_by_name_reach_a_model_of_several_inputs(forms: Server, tmp_path:
     np.savez(tmp_path / "a.npz", ids=np.array([[1, 2], [3, 4]]), weight=np.array([0.5, 0.25], np.float32))
     ran = Ran(tmp_path, forms.url, "a.npz", "--model", "pair", "--json")
     assert [json.loads(line)["total"] for line in ran.out] == [3.5, 7.25]
-    np.savez(tmp_path / "a.npz", ids=np.array([[1, 2]]), weight=np.array([0.5]))
+    np.savez(tmp_path / "a.npz", ids=np.array([[1, 2]]), weight=np.array([5]))
     ran = Ran(tmp_path, forms.url, "a.npz", "--model", "pair")
     assert ran.code == 1
-    assert "a.npz:1: input 'weight' has dtype float64; it must be float32" in ran.err
+    assert "a.npz:1: input 'weight' has dtype int64; it must be float32" in ran.err
 
 
 def test_text_for_a_model_of_numbers_is_refused_for_each_line_told_once_and_not_in_halves(

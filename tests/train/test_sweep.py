@@ -340,6 +340,13 @@ def test_the_best_by_another_metric_is_the_epoch_that_is_kept(tmp_path: Path) ->
     assert told.words == (str(path), "--set", "keep.monitor=val_accuracy")
 
 
+def test_another_task_s_metric_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError) as caught:
+        sweep.request(str(written(tmp_path, RANDOM)), ["sweep.metric=val_rmse"], None, 1, tmp_path)
+    words = "sweep.metric is 'val_rmse'; task classification has val_accuracy, val_loss, train_loss"
+    assert str(caught.value).endswith(words)
+
+
 def test_cores_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

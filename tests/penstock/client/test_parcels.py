@@ -142,6 +142,18 @@ def test_arrays_are_cut_by_the_row_and_go_as_binary_tensors(tmp_path: Path) -> N
     assert body[length:] == x[2:4].tobytes() + y[2:4].astype("<i8").tobytes()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_are_sent_as_wide_as_the_model_takes_them(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([[0.5, 2.25]], dtype), y=np.array([7]))
+    (parcel,) = packed([str(tmp_path / "a.npz")], inputs=TWO)
+    (piece,) = parcel.pieces
+    assert (piece.content["x"].dtype, piece.content["x"].tolist()) == (np.float32, [[0.5, 2.25]])
+    np.savez(tmp_path / "a.npz", x=np.array([[1, 2]]), y=np.array([7.0]))
+    (parcel,) = packed([str(tmp_path / "a.npz")], inputs=TWO)
+    # A kind is never made another: whoever takes them says what is wrong with them.
+    assert [parcel.pieces[0].content[name].dtype for name in "xy"] == [np.int64, np.float64]
+
+
 def test_a_lone_array_is_the_only_input(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2), np.float32))
     (parcel,) = packed([str(tmp_path / "a.npy")])
