@@ -18,6 +18,7 @@ from penstock.client.results import Row
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, Say
 from penstock.runtimes import Runner
+from penstock.signature import SERVED_DTYPES
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,13 @@ class Model:
 
     @property
     def inputs(self) -> list[dict[str, Any]]:
-        """Name and shape of each input as the protocol tells them, −1 for what is dynamic."""
+        """Name, datatype and shape of each input as the protocol tells them, −1 for what is dynamic."""
         return [
-            {"name": tensor.name, "shape": [size if isinstance(size, int) else -1 for size in tensor.shape]}
+            {
+                "name": tensor.name,
+                "datatype": SERVED_DTYPES[tensor.dtype],
+                "shape": [size if isinstance(size, int) else -1 for size in tensor.shape],
+            }
             for tensor in self.about.signature.inputs
         ]
 

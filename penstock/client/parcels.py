@@ -193,7 +193,7 @@ def _cut_arrays(source: Source, arrays: dict[str, Any], inputs: Inputs) -> tuple
         if array.dtype.name not in V2_DTYPES:
             raise PenstockError(f"array {name!r} is of {array.dtype}; it must be one of {', '.join(V2_DTYPES)}")
     for held in inputs:  # floats become as wide as the model takes them, as training has them
-        array, wanted = arrays.get(held["name"]), _FLOATS.get(held.get("datatype", ""))
+        array, wanted = arrays.get(held["name"]), _FLOATS.get(held["datatype"])
         if array is not None and array.dtype.kind == "f" and wanted is not None:
             arrays[held["name"]] = array.astype(wanted)
     counts = {len(array) if array.ndim else -1 for array in arrays.values()}

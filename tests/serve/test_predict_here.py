@@ -96,7 +96,7 @@ def test_rows_of_numbers_are_answered_as_by_a_server(
 
 
 def test_arrays_are_answered_as_by_a_server(forms: Server, forms_repository: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", row=np.arange(33, dtype=np.float32).reshape(11, 3), labels=np.zeros(11))
+    np.savez(tmp_path / "rows.npz", row=np.arange(33, dtype=np.float64).reshape(11, 3), labels=np.zeros(11))
     mine, theirs = here_and_there(forms, forms_repository, "price", [tmp_path / "rows.npz"], tmp_path / "x")
     assert mine == theirs
     assert [row["row"] for row in mine[1]] == [str(number) for number in range(1, 12)]
