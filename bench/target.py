@@ -268,7 +268,8 @@ def _see_model(target: Target, named: str | None) -> None:
     status, said = _get(target, f"/v2/models/{quote(name, safe='')}")
     if status != 200 or not isinstance(said, dict):
         told = said.get("error") if isinstance(said, dict) else None
-        raise PenstockError(_unknown(target, name, _models(target), told or f"status {status}"))
+        names = _with_routes(target, _models(target))
+        raise PenstockError(_unknown(target, name, names, told or f"status {status}"))
     versions = said.get("versions") or [""]
     target.model, target.model_version = name, str(versions[-1])
     target.inputs = tuple(
@@ -303,12 +304,16 @@ def _models(target: Target) -> list[str]:
     return sorted({str(each["name"]) for each in said if each.get("state", "READY") in ("READY", "")})
 
 
+def _with_routes(target: Target, names: Sequence[str]) -> list[str]:
+    """Models, and the routes beside them as far as those are told, which one may name as well."""
+    routes = _routes(target) if target.place is not None else None
+    return sorted({*names, *(routes or ())})
+
+
 def _only(target: Target, names: Sequence[str]) -> str:
     if len(names) != 1:
-        raise PenstockError(
-            f"{target.url}: serves {', '.join(names) or 'no model that it lists'}; name one: penstock bench "
-            f"{target.url} MODEL"
-        )
+        listed = ", ".join(_with_routes(target, names)) or "no model that it lists"
+        raise PenstockError(f"{target.url}: serves {listed}; name one: penstock bench {target.url} MODEL")
     return names[0]
 
 

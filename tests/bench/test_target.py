@@ -93,3 +93,13 @@ def test_where_routes_are_not_told_a_name_that_another_model_answers_for_is_one(
     assert "a key with the right repository" in note
     other = server.measure(toy(said={**told, "/v2": {"name": "other"}}, refused=(ROUTES,)).url, "double", QUICK)
     assert not [note for note in other["notes"] if "route" in note]
+
+
+def test_without_a_model_the_routes_are_named_beside_the_models(toy: Callable[..., Any]) -> None:
+    told = {**PENSTOCK, ROUTES: {"canary": {"double": 1, "other": 1}}}
+    with pytest.raises(PenstockError, match="serves canary, double, other; name one"):
+        target.connect(toy(said=told).url, None, Access(), 5.0)
+    with pytest.raises(PenstockError, match="it serves canary, double, other"):
+        target.connect(toy(said=told).url, "nobody", Access(), 5.0)
+    with pytest.raises(PenstockError, match="serves double, other; name one"):
+        target.connect(toy(said=PENSTOCK, refused=(ROUTES,)).url, None, Access(), 5.0)
