@@ -88,8 +88,11 @@ def _see_model(target: Target, names: list[str]) -> None:
                 return
         except Skipped as error:  # another model may be for this key
             refused = error
-    lacks = "has no model that answers one row of ones; name one with --model, as in --model resnet18"
-    raise PenstockError(f"{target.url}: {refused or lacks}")
+    if refused is not None:
+        raise PenstockError(f"{target.url}: {refused}")
+    raise PenstockError(
+        f"{target.url}: has no model that answers one row of ones; name one with --model, as in --model resnet18"
+    )
 
 
 def _fits(target: Target, name: str) -> bool:
