@@ -3,7 +3,7 @@
 A server that batches computes a row beside others, which changes the last bits of floats. So an answer is right if its
 outputs have the names, datatypes and shapes of the expected ones and nothing stands behind them, whole numbers, texts
 and truths are equal, and the relative L2 error of each output of floats, ‖answer − expected‖₂ / ‖expected‖₂, is within
-a tolerance. Which model says that it answered is not looked at: a route has several behind it.
+a tolerance. Which model says that it answered is not looked at: a route's name is not that of its model.
 """
 
 from __future__ import annotations
@@ -72,6 +72,17 @@ class Expected:
         except Unreadable as error:
             raise PenstockError(f"a request alone has {error}") from None
         return found
+
+    @property
+    def model(self) -> str | None:
+        """The model that says that it answered; None where none does."""
+        if self.grpc:
+            from penstock import messages
+
+            return messages.message("ModelInferResponse").FromString(self.body).model_name or None
+        said = json.loads(self.body if self.json_length is None else self.body[: self.json_length])
+        told = (said.get("model_name") or said.get("model")) if isinstance(said, dict) else None
+        return None if told is None else str(told)
 
 
 def json_length(head: Head) -> int | None:

@@ -177,7 +177,8 @@ def _alive(result: Result) -> list[Row]:
     """
     found = [row for row in result.rows if row.alive]
     if not found:
-        raise PenstockError("nothing could be measured: " + "; ".join(f"{n}: {why}" for n, _, why in result.failures))
+        reasons = dict.fromkeys(f"{name}: {why}" for name, _, why in result.failures)  # one for all batches, once
+        raise PenstockError("nothing could be measured: " + "; ".join(reasons))
     return found
 
 

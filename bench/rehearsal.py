@@ -49,12 +49,18 @@ def held(
     if tolerance is None:
         tolerance = TOLERANCE if made.tolerance is None else made.tolerance
     again, first_time = made.requests[:_AGAIN], Checker(due, tolerance)  # one may be alike by chance
-    alike = all(first_time.right(place, _alone(found, payload)) for place, payload in enumerate(again))
+    shared = _shared(found, due)
+    alike = shared is None and all(
+        first_time.right(place, _alone(found, payload)) for place, payload in enumerate(again)
+    )
     if found.pacing.waited_s:
         notes.append(
             f"the requests before the first run had to wait for {found.pacing.waited_s:.0f} s in all, since the key is "
             f"over its rate: runs ask without waiting, and what is refused is a failure"
         )
+    if shared is not None:
+        notes.append(shared)
+        return made, due, notes, math.inf
     if not alike:
         notes.append("answers to the same payload differ from call to call: they are not compared, only counted")
         return made, due, notes, math.inf
@@ -69,6 +75,28 @@ def held(
         due = made.expected
     notes.append(_rule(made, tolerance))
     return made, due, notes, tolerance
+
+
+def _shared(found: Target, due: list[Expected]) -> str | None:
+    """That several models answer, as what one answers is not due from another; None where one does.
+
+    Which model's turn falls on which payload is luck, so that answers which are alike from call to call say nothing.
+    """
+    unlike = "answers are not compared, only read; give the name of one of them to have its answers compared"
+    if found.shared is not None:
+        several = len(found.shared) > 1
+        return (
+            f"{found.model} is a route that shares requests among {', '.join(found.shared)}: {unlike}"
+            if several
+            else None
+        )
+    others = sorted({each.model for each in due if each.model not in (None, found.model)}, key=str)
+    if not others:
+        return None
+    return (
+        f"{found.model} is a route, answered by {', '.join(map(str, others))}; whether by more models is told over "
+        f"HTTP, to a key with the right repository: {unlike}"
+    )
 
 
 def _alone(found: Target, payload: Payload) -> Answer:

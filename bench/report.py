@@ -71,7 +71,9 @@ def _remarks(figures: Figures) -> list[str]:
     for row in figures["rows"]:
         if row["unavailable"]:
             lines.append(f"note: {row['name']} not measured: {row['unavailable']}")
-        lines += [f"failed: {row['name']} at batch {held['batch']}: {held['error']}" for held in row["failures"]]
+        for error in dict.fromkeys(held["error"] for held in row["failures"]):
+            batches = dict.fromkeys(str(held["batch"]) for held in row["failures"] if held["error"] == error)
+            lines.append(f"failed: {row['name']} at batch {', '.join(batches)}: {error}")
     if figures["interrupted"]:
         lines.append("note: interrupted; the figures are of the rounds that were finished")
     return lines + [f"warning: {held['text']}; {held['remedy']}" for held in figures["warnings"]]

@@ -249,23 +249,32 @@ def _against_void(run: Run, form: str) -> str:
 
 
 def _remedy(failures: dict[str, int]) -> str:
-    kinds = " ".join(failures)
+    """What helps against each kind of failure that has one; else where to look."""
+    kinds, told = " ".join(failures), list[str]()
     if "wrong" in failures:
-        return (
+        told.append(
             "compare a single request with the source model (penstock predict); --tolerance says how near is near "
             "enough"
         )
-    if "503" in kinds or "429" in kinds:
-        return "the server refuses what it cannot do in time: lower --concurrency or --rate, or let more wait there"
+    if "429" in kinds:
+        told.append(
+            "status 429: the key is over its --rate; give a key without one (penstock keys add), or ask less often"
+        )
+    if "503" in kinds:
+        told.append(
+            "the server refuses what it cannot do in time: lower --concurrency or --rate, or let more wait there"
+        )
     if "no socket" in failures:
-        return "lower --concurrency or --connections, or allow more descriptors (ulimit -n)"
+        told.append("lower --concurrency or --connections, or allow more descriptors (ulimit -n)")
     if "timeout" in failures:
-        return "lower --concurrency or --rate, or give answers longer with --timeout"
+        told.append("lower --concurrency or --rate, or give answers longer with --timeout")
     if set(failures) == {"unsent"}:
-        return "the server does not keep up: lower --rate, or give more --connections if its answers take that long"
+        told.append(
+            "the server does not keep up: lower --rate, or give more --connections if its answers take that long"
+        )
     if "401" in kinds or "403" in kinds:
-        return "give a key that has the right to infer (--key-file)"
-    return "see the server's log of that time"
+        told.append("give a key that has the right to infer (--key-file)")
+    return "; ".join(told) or "see the server's log of that time"
 
 
 def load(run: Run) -> str:

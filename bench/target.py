@@ -51,7 +51,11 @@ class Input:
 
 @dataclass
 class Target:
-    """A model on a server. `grpc_target` is HOST:PORT where it is asked over gRPC, `place` where over HTTP."""
+    """A model on a server. `grpc_target` is HOST:PORT where it is asked over gRPC, `place` where over HTTP.
+
+    `shared` are the models among which a route shares requests: none for a model's own name, and None where the server
+    has routes and does not tell of them, as over gRPC or to a key without the right to the repository.
+    """
 
     url: str
     access: Access
@@ -66,6 +70,7 @@ class Target:
     model_version: str = ""
     inputs: tuple[Input, ...] = ()
     outputs: tuple[str, ...] = ()
+    shared: tuple[str, ...] | None = ()
     pacing: Pacing = field(default_factory=Pacing, repr=False)
     _http: Server | None = field(default=None, repr=False)
 
@@ -263,7 +268,8 @@ def _see_model(target: Target, named: str | None) -> None:
     status, said = _get(target, f"/v2/models/{quote(name, safe='')}")
     if status != 200 or not isinstance(said, dict):
         told = said.get("error") if isinstance(said, dict) else None
-        raise PenstockError(_unknown(target, name, _models(target), told or f"status {status}"))
+        names = _with_routes(target, _models(target))
+        raise PenstockError(_unknown(target, name, names, told or f"status {status}"))
     versions = said.get("versions") or [""]
     target.model, target.model_version = name, str(versions[-1])
     target.inputs = tuple(
@@ -271,6 +277,20 @@ def _see_model(target: Target, named: str | None) -> None:
         for each in said.get("inputs") or ()
     )
     target.outputs = tuple(str(each["name"]) for each in said.get("outputs") or ())
+    routes = _routes(target)
+    weights = {} if routes is None else routes.get(name, {})
+    target.shared = None if routes is None else tuple(model for model, weight in weights.items() if weight)
+
+
+def _routes(target: Target) -> dict[str, dict[str, int]] | None:
+    """The weights of each route's models, none of a server that has no routes; None where it does not tell them."""
+    if not target.is_penstock:
+        return {}
+    try:
+        status, said = _get(target, "/v2/routes")
+    except Refused:
+        return None
+    return dict(said) if status == 200 else {}
 
 
 def _models(target: Target) -> list[str]:
@@ -284,12 +304,16 @@ def _models(target: Target) -> list[str]:
     return sorted({str(each["name"]) for each in said if each.get("state", "READY") in ("READY", "")})
 
 
+def _with_routes(target: Target, names: Sequence[str]) -> list[str]:
+    """Models, and the routes beside them as far as those are told, which one may name as well."""
+    routes = _routes(target) if target.place is not None else None
+    return sorted({*names, *(routes or ())})
+
+
 def _only(target: Target, names: Sequence[str]) -> str:
     if len(names) != 1:
-        raise PenstockError(
-            f"{target.url}: serves {', '.join(names) or 'no model that it lists'}; name one: penstock bench "
-            f"{target.url} MODEL"
-        )
+        listed = ", ".join(_with_routes(target, names)) or "no model that it lists"
+        raise PenstockError(f"{target.url}: serves {listed}; name one: penstock bench {target.url} MODEL")
     return names[0]
 
 
@@ -318,6 +342,7 @@ def _see_model_by_call(target: Target, named: str | None) -> None:
     target.model, target.model_version = name, said.versions[-1] if said.versions else ""
     target.inputs = tuple(Input(each.name, each.datatype, tuple(each.shape)) for each in said.inputs)
     target.outputs = tuple(each.name for each in said.outputs)
+    target.shared = None if target.is_penstock else ()  # no call tells of routes
 
 
 def _models_by_call(target: Target) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from penstock import artifact, runtimes, synthetic, timing, trial
+from penstock import artifact, machine, runtimes, synthetic, timing, trial
 from penstock.artifact import Artifact
 from penstock.errors import PenstockError, require
 from penstock.inspection import precisions
@@ -25,6 +26,8 @@ from penstock.signature import Signature
 from penstock.timing import Cell
 
 _WIDE, _NODES = 132, 40
+# Cores that others may have without a word, and how far the latencies' ratio may be from the one by rounds.
+_OTHERS, _APART = 0.15, 0.10
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,17 @@ class Side:
 
 @dataclass
 class Difference:
-    """What two models differ in. `facts`: name -> both texts; `nodes`: name -> operator and precision on each side."""
+    """What two models differ in. `facts`: name -> both texts; `nodes`: name -> operator and precision on each side.
+
+    `warnings` are what casts doubt on the times.
+    """
 
     names: tuple[str, str]
     facts: dict[str, tuple[str, str]]
     operators: dict[str, tuple[int, int]]
     nodes: dict[str, tuple[str, str]]
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def side(path: Path) -> Side:
@@ -101,7 +108,8 @@ def diff(
         found.notes.append("not timed: their inputs differ")
         return found
     try:
-        found.facts.update(_timed(sides, batch, seconds, device))
+        times, found.warnings = _timed(sides, batch, seconds, device)
+        found.facts.update(times)
     except PenstockError as error:
         found.notes.append(f"not timed: {error}")
     return found
@@ -168,7 +176,10 @@ def _listed(graph: Any) -> dict[str, str]:
     return {name: f"{operators[name]} {precision}" for name, precision in precisions.of_graph(graph).items()}
 
 
-def _timed(sides: tuple[Side, Side], batch: int | None, seconds: float, device: str) -> dict[str, tuple[str, str]]:
+def _timed(
+    sides: tuple[Side, Side], batch: int | None, seconds: float, device: str
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
+    """The times of both and the ratio between them, and what casts doubt on these."""
     signature = sides[0].signature
     name = str(signature.batch) if signature.batch else None
     most = min(one.signature.max_batch for one in sides)
@@ -180,13 +191,39 @@ def _timed(sides: tuple[Side, Side], batch: int | None, seconds: float, device: 
     cells = Cell(rows), Cell(rows)
     with ExitStack() as stack:
         runners = [stack.enter_context(one.load(device)) for one in sides]
+        others = machine.Others()
         timing.measure([(runner, inputs, cell) for runner, cell in zip(runners, cells, strict=True)], seconds)
+        busy = others.cores()
     medians = tuple(f"{1e3 * (cell.median or 0):.3f} ms" for cell in cells)
     middle, low, high = cells[1].speedup(cells[0])
-    return {
+    facts = {
         f"latency, batch {rows}": (medians[0], medians[1]),
-        "speed": ("1 (reference)", f"{middle:.2f} ({low:.2f} to {high:.2f})"),
+        "speed": ("1 (reference)", f"{middle:.2f} by rounds ({low:.2f} to {high:.2f})"),
     }
+    return facts, _doubts(cells, middle, busy)
+
+
+def _doubts(cells: tuple[Cell, Cell], middle: float, busy: float) -> list[str]:
+    """What casts doubt on the times: others at work, and latencies whose ratio is not the one of the rounds.
+
+    Args:
+        cells: both sides' times.
+        middle: the median over rounds of how many times as fast the second is.
+        busy: cores that other processes had meanwhile.
+    """
+    found, overall = [], (cells[0].median or 0) / (cells[1].median or 1)
+    if busy > _OTHERS:
+        found.append(
+            f"the machine was busy: other processes had {busy:.1f} of {len(os.sched_getaffinity(0))} cores; stop them, "
+            f"or measure on a machine that has nothing else to do"
+        )
+    if max(overall / middle, middle / overall) > 1 + _APART:
+        found.append(
+            f"the times moved while they were taken: by the latencies, medians of all runs, the second is "
+            f"{overall:.2f} times as fast, and by rounds, the median of {len(cells[0].rounds)} in each of which both "
+            f"ran, {middle:.2f} times; a longer --seconds evens it out"
+        )
+    return found
 
 
 def _inputs(sides: tuple[Side, Side], rows: int) -> dict[str, Any]:
@@ -206,6 +243,8 @@ def show(found: Difference, *, as_json: bool = False) -> None:
     console = Screen(_WIDE)
     for note in found.notes:
         console.print(f"note: {note}", soft_wrap=True)
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", *found.names):
         table.add_column(name, overflow="fold")

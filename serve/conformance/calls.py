@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from penstock import messages
-from penstock.serve.conformance.target import NUMPY, Failed, Skipped, Target
+from penstock.serve.conformance.target import NUMPY, Failed, Skipped, Target, has_key, refusal
 
 # Where a tensor's numbers lie in its `contents`; FP16 has no place there.
 CONTENTS = {
@@ -70,7 +70,7 @@ class Calls:
             try:
                 return Reply("OK", "", method(data, timeout=timeout_s or self.timeout_s, metadata=self._headers))
             except grpc.RpcError as error:
-                return _ended(error)
+                return self._ended(error)
 
     def stream(self, path: str, items: Iterable[bytes], reader: Callable[[bytes], Any] = bytes) -> Reply:
         """Send a stream and read the one that comes back to its end; what came before a failure is in the reply."""
@@ -81,7 +81,7 @@ class Calls:
                 for message in method(iter(items), timeout=self.timeout_s, metadata=self._headers):
                     came.append(message)
             except grpc.RpcError as error:
-                ended = _ended(error)
+                ended = self._ended(error)
                 return Reply(ended.code, ended.details, came)
         return Reply("OK", "", came)
 
@@ -101,6 +101,13 @@ class Calls:
             ]
             for call in going:
                 call.cancel()
+
+    def _ended(self, error: Any) -> Reply:
+        code, details = error.code().name, str(error.details() or "")
+        if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            denied = code == "PERMISSION_DENIED" and has_key(dict(self._headers))
+            raise Skipped(refusal(f"the server ends it in {code}", details[:300] if denied else None))
+        return Reply(code, details)
 
     @staticmethod
     def outputs(response: Any) -> dict[str, Any]:
@@ -146,11 +153,3 @@ class Calls:
 
 def _as_it_is(data: bytes) -> bytes:
     return data
-
-
-def _ended(error: Any) -> Reply:
-    if error.code().name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
-        raise Skipped(
-            f"the server ends it in {error.code().name}; what it wants to see goes in PENSTOCK_API_KEY or --header"
-        )
-    return Reply(error.code().name, str(error.details() or ""))

@@ -46,14 +46,11 @@ def connect(
     try:
         target.server = dict(target.ask("GET", "/v2").json)
         names = [model] if model else _names(target)
-    except Nobody as error:
+    except (Nobody, Skipped) as error:
         raise PenstockError(f"{target.url}: {error}") from None
-    except (Failed, Skipped, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (Failed, KeyError, TypeError, ValueError, AttributeError) as error:
         raise PenstockError(f"{target.url}: speaks no Open Inference Protocol: {error}") from None
-    if not any(_fits(target, name) for name in names):
-        raise PenstockError(
-            f"{target.url}: has no model that answers one row of ones; name one with --model, as in --model resnet18"
-        )
+    _see_model(target, names)
     _find_grpc(target, grpc)
     return target
 
@@ -78,15 +75,39 @@ def _names(target: Target) -> list[str]:
     return [str(row["name"]) for row in answer.json]
 
 
+def _see_model(target: Target, names: list[str]) -> None:
+    """Have the target on the first model that answers a row of ones.
+
+    Raises:
+        PenstockError: none does.
+    """
+    refused = None
+    for name in names:
+        try:
+            if _fits(target, name):
+                return
+        except Skipped as error:  # another model may be for this key
+            refused = error
+    if refused is not None:
+        raise PenstockError(f"{target.url}: {refused}")
+    raise PenstockError(
+        f"{target.url}: has no model that answers one row of ones; name one with --model, as in --model resnet18"
+    )
+
+
 def _fits(target: Target, name: str) -> bool:
-    """Whether a model answers a row of ones; the target is then on it."""
+    """Whether a model answers a row of ones; the target is then on it.
+
+    Raises:
+        Skipped: it is not for this client.
+    """
     try:
         answer: Answer = target.ask("GET", f"/v2/models/{quote(name, safe='')}")
         if answer.status != 200 or not all(tensor["datatype"] in NUMPY for tensor in answer.json["inputs"]):
             return False
         target.name, target.metadata = name, answer.json
         return target.infer(target.request()).status == 200
-    except (Failed, Skipped, KeyError, TypeError, ValueError, AttributeError):  # it may be another model's turn
+    except (Failed, KeyError, TypeError, ValueError, AttributeError):  # it may be another model's turn
         return False
 
 

@@ -55,6 +55,32 @@ class Answer:
         except (ValueError, RecursionError):
             raise Failed(f"answers {self.status} with a body that is no JSON: {self.body[:80]!r}") from None
 
+    @property
+    def error(self) -> str:
+        """The server's sentence on why it refuses, empty where the body holds none."""
+        try:
+            return str(json.loads(self.body)["error"])[:300]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            return ""
+
+
+def has_key(headers: Mapping[str, str]) -> bool:
+    """Whether a key goes with requests of these headers."""
+    return any(name.lower() == "authorization" for name in headers)
+
+
+def refusal(said: str, denied: str | None) -> str:
+    """Why what was asked is not for this client, and what helps.
+
+    Args:
+        said: how the server answers.
+        denied: its sentence on why the key that was given may not do this; None where none was given, or not known.
+    """
+    if denied is None:
+        return f"{said}; what it wants to see goes in --key-file FILE, PENSTOCK_API_KEY or --header"
+    why = denied or "it has not the right that this takes"
+    return f"{said} to the key that was given: {why}"
+
 
 @dataclass(frozen=True)
 class Request:
@@ -131,10 +157,11 @@ class Target:
                 content = response.read(_MOST_BYTES)
                 if response.length:
                     raise Failed(f"breaks its answer off, {response.length} bytes before its end")
-                if response.status in (401, 403):
-                    wanted = "what it wants to see goes in --key-file FILE, PENSTOCK_API_KEY or --header"
-                    raise Skipped(f"the server answers {response.status}; {wanted}")
-                return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
+                answer = Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, content)
+                if answer.status in (401, 403):
+                    denied = answer.status == 403 and has_key(self.headers)
+                    raise Skipped(refusal(f"the server answers {answer.status}", answer.error if denied else None))
+                return answer
         except (OSError, http.client.HTTPException) as error:
             why = hints.explained(error) if isinstance(error, ssl.SSLError) else error
             # Once it has told what it is, a connection that breaks is the answer to what was sent.

@@ -44,6 +44,7 @@ class Behaviour:
     timing: str = ""
     raw: bytes = b""
     said: dict[str, Any] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
     looks: Callable[[], Any] | None = None
 
 
@@ -104,6 +105,8 @@ class Toy:
             return
 
     def _answer(self, path: str, body: bytes) -> bytes:
+        if path in self.behaviour.refused:
+            return _http(403, {"error": "the API key 'a' lacks the right repository, which this needs"})
         if path in self.behaviour.said:
             return _http(200, self.behaviour.said[path])
         metadata = {"datatype": "FP32", "shape": [-1, WIDTH]}

@@ -338,8 +338,9 @@ def test_a_damaged_artifact_is_refused_before_anything_is_measured(repository: P
     shutil.copytree(repository / "digits-onnx-fp32", tmp_path / "digits-onnx-fp32")
     with (tmp_path / "digits-onnx-fp32/1/model.onnx").open("ab") as file:
         file.write(b"x")
-    with pytest.raises(PenstockError, match=r"model\.onnx: its bytes are not those"):
-        measure([tmp_path], Plan(batches=(1,), seconds=0.01))
+    with pytest.raises(PenstockError, match=r"model\.onnx: its bytes are not those") as caught:
+        measure([tmp_path], Plan(batches=(1, 8), seconds=0.01))
+    assert str(caught.value).count("its bytes are not those") == 1
 
 
 def test_labelled_data_of_the_user_s_replaces_the_held_out_split(repository: Path, tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def test_what_was_not_measured_is_noted_above_the_table(result: Result, capsys: 
     assert "note: digits-trt-fp16 not measured: " in capsys.readouterr().out
 
 
+def test_what_fails_at_every_batch_for_one_reason_says_it_once(
+    result: Result, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, why = report.as_dict(result), ("it is damaged", "it is damaged", "no memory left")
+    figures["rows"][1]["failures"] = [{"batch": 8**place, "error": error} for place, error in enumerate(why)]
+    report.show_figures(figures)
+    lines = [line.partition("batch ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
+    assert lines == ["1, 8: it is damaged", "64: no memory left"]
+
+
 GPU = {"gpu": "NVIDIA A10", "compute_capability": "8.6", "cuda": "13.0", "driver": "580.159.04"}
 
 

@@ -29,6 +29,14 @@ def test_requests_that_were_never_sent_are_not_looked_for_in_the_server_s_log() 
     assert "log" not in found["remedy"]
 
 
+def test_each_kind_of_failure_has_its_remedy() -> None:
+    (found,) = runs.warnings(closed(1.0, 1, failures={"wrong": 3, "status 429": 90}), 512)
+    assert "compare a single request" in found["remedy"]
+    assert "the key is over its --rate; give a key without one" in found["remedy"]
+    (found,) = runs.warnings(closed(1.0, 1, failures={"status 429": 90}), 512)
+    assert found["remedy"].startswith("status 429: the key is over its --rate")
+
+
 @pytest.mark.parametrize(("form", "told"), [("v2-binary", False), ("image", False), ("v2-json", True), ("grpc", True)])
 def test_another_form_is_recommended_only_where_it_costs_less(form: str, told: bool) -> None:
     (found,) = runs.warnings(closed(1.0, 1, void="late"), 512, form)

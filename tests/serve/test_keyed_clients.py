@@ -31,6 +31,7 @@ class Closed:
     every: str
     infer: str
     metrics: str
+    operate: str
 
     @property
     def grpc(self) -> str:
@@ -45,6 +46,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, start_server: StartServer) 
     (folder / "ca.pem").write_bytes(pair.root)
     names = ("infer", "repository", "shared-memory", "metrics")
     held = [add(file, "every", *names), add(file, "infer"), add(file, "metrics", "metrics")]
+    held.append(add(file, "operate", "repository"))
     options: Any = ("--keys", file, "--tls-cert", pair.cert, "--tls-key", pair.key)
     return Closed(start_server(folder / "models", *options, trusts=pair.trusts), folder / "ca.pem", *held)
 
@@ -156,3 +158,20 @@ def test_check_says_what_it_lacks(closed: Closed, run: Run) -> None:
     assert "the server answers 401; what it wants to see goes in --key-file FILE, PENSTOCK_API_KEY" in str(
         without.exception
     )
+
+
+def test_check_says_which_right_its_key_lacks(closed: Closed, run: Run) -> None:
+    words = ("check", closed.server.url, "--ca", closed.ca)
+    outside = str(run(*words, key=closed.metrics).exception)
+    said = "the server answers 403 to the key that was given: the API key 'metrics' lacks the right infer"
+    assert said in outside
+    assert "speaks no Open Inference Protocol" not in outside
+    done = run(*words, "--grpc", closed.grpc, key=closed.infer)
+    assert "403 to the key that was given: the API key 'infer' lacks the right repository" in done.output
+    assert "PERMISSION_DENIED to the key that was given: the API key 'infer' lacks the right" in done.output
+    assert "what it wants to see" not in done.output
+
+
+def test_check_with_a_key_that_may_not_infer_says_so(closed: Closed, run: Run) -> None:
+    told = run("check", closed.server.url, "--ca", closed.ca, key=closed.operate)
+    assert "the API key 'operate' lacks the right infer" in str(told.exception)

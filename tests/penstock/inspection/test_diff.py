@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_nodes_on_one_side_alone_are_named_with_a_dash_on_the_other(tmp_path: Pa
 def ratio(found: Difference) -> tuple[float, float, float]:
     reference, text = found.facts["speed"]
     assert reference == "1 (reference)"
-    numbers = re.fullmatch(r"(\d+\.\d\d) \((\d+\.\d\d) to (\d+\.\d\d)\)", text)
+    numbers = re.fullmatch(r"(\d+\.\d\d) by rounds \((\d+\.\d\d) to (\d+\.\d\d)\)", text)
     assert numbers is not None
     middle, low, high = map(float, numbers.groups())
     assert low <= middle <= high
@@ -176,6 +177,48 @@ def test_the_batch_asked_for_is_the_one_that_is_timed(repository: Path, batch: i
     found = between(repository / FULL, repository / LOW, batch=batch)
     assert f"latency, batch {batch}" in found.facts
     assert found.notes == []
+
+
+class Held:
+    """A runner that does nothing, of a model whose times are made up."""
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def doubted(
+    monkeypatch: pytest.MonkeyPatch, path: Path, others: float, ours: list[float], theirs: list[float]
+) -> list[str]:
+    """What is warned of where each side took so many seconds in each round, and others had so many cores."""
+
+    def measured(work: Any, seconds: float) -> None:
+        for (_, _, cell), rounds in zip(work, (ours, theirs), strict=True):
+            cell.rounds += [[value] * 3 for value in rounds]
+
+    monkeypatch.setattr("penstock.inspection.diff.Side.load", lambda side, device: Held())
+    monkeypatch.setattr("penstock.timing.measure", measured)
+    monkeypatch.setattr("penstock.machine.Others.cores", lambda self: others)
+    return between(path, path).warnings
+
+
+def test_latencies_that_do_not_fit_the_speed_are_told_with_what_each_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = products(tmp_path / "some.onnx", 1)
+    assert doubted(monkeypatch, path, 0.0, [0.02] * 5, [0.01] * 5) == []
+    (warning,) = doubted(monkeypatch, path, 0.0, [0.03, 0.03, 0.02, 0.01, 0.01], [0.03, 0.03, 0.01, 0.01, 0.01])
+    assert "by the latencies, medians of all runs, the second is 2.00 times as fast" in warning
+    assert "by rounds, the median of 5 in each of which both ran, 1.00 times" in warning
+
+
+def test_a_machine_that_is_busy_while_two_are_timed_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (warning,) = doubted(monkeypatch, products(tmp_path / "some.onnx", 1), 1.3, [0.02] * 5, [0.01] * 5)
+    assert warning.startswith("the machine was busy: other processes had 1.3 of")
 
 
 # --- What cannot be told ---------------------------------------------------------------------------------------------
@@ -273,7 +316,7 @@ def test_as_json_the_command_line_gives_all_that_there_is(told: dict[str, Differ
     done = command(repository / FULL, repository / HALF, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     read, expected = json.loads(done.stdout), told[HALF]
-    assert read.keys() == {"names", "facts", "operators", "nodes", "notes"}
+    assert read.keys() == {"names", "facts", "operators", "nodes", "notes", "warnings"}
     assert read["names"] == list(expected.names)
     assert read["notes"] == expected.notes
     for part in ("operators", "nodes"):
@@ -294,7 +337,7 @@ def test_on_the_command_line_a_wrong_path_is_one_line_and_exit_code_two(reposito
 def test_the_table_shows_facts_and_what_differs_alone(
     told: dict[str, Difference], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    diff.show(told[LOW])
+    diff.show(replace(told[LOW], warnings=[]))
     lines = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines[1 : 1 + len(told[LOW].facts)] == list(told[LOW].facts)
     assert [line for line in lines if line.startswith("operator")] == [
