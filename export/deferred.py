@@ -68,7 +68,7 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
         )
     with artifact.draft(_repository(found), "repository") as draft:
         made = _built(found, recipe, draft, say)
-        published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
+        published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say), say)
     say(replay.describe(published))
     return published
 

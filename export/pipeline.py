@@ -171,7 +171,7 @@ def _chosen(request: Request, say: Say, stage: Say) -> Artifact:
         (best,) = [item for item in found if item.receipt.name == made.chosen]
         receipt = best.receipt.model_copy(update={"choice": made})
         (best.folder / artifact.RECEIPT).unlink()
-        published = artifact.publish(best.folder, request.output, receipt)
+        published = artifact.publish(best.folder, request.output, receipt, say)
     say(replay.describe(published))
     return published
 
@@ -318,7 +318,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
         more = {**job.notes, **timed, **seconds, **({"careful": True} if careful else {})}
         receipt = record.of(request, job.origin, built, folder, variant, name, precision, verification, more)
-        published = artifact.publish(folder, request.output, receipt)
+        published = artifact.publish(folder, request.output, receipt, say)
     say(replay.describe(published))
     return published
 

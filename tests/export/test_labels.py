@@ -187,3 +187,5 @@ def test_the_command_line_names_the_classes_of_an_artifact(tmp_path: Path, monke
     assert (receipt.labels, receipt.task) == (FLOWERS, "classification")
     options = receipt.source.options
     assert options[options.index("--labels") + 1] == "daisy,rose,tulip"
+    again = CliRunner().invoke(cli.app, [*words, "--labels", "a,rose,tulip"], catch_exceptions=False)
+    assert "labels differ from version 1's, first of class 0: it was 'daisy' and is 'a' now" in again.output
