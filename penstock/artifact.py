@@ -243,6 +243,14 @@ def find(paths: list[Path], *, none_yet: bool = False) -> list[Path]:
     return found
 
 
+def name_of(path: Path) -> str:
+    """The name that a model is served under: its file's, or that of its folder, or of the folder above a version's."""
+    if path.is_file():
+        return path.stem
+    resolved = path.resolve()
+    return resolved.parent.name if (resolved / RECEIPT).is_file() and resolved.name.isdigit() else resolved.name
+
+
 def _is_model(path: Path) -> bool:
     try:
         return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
