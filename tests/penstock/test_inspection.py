@@ -101,8 +101,20 @@ def test_a_bare_state_dict_is_told_by_its_tensors(tmp_path: Path) -> None:
     assert "prefix" not in found.facts
     assert shlex.split(found.next[0])[-3:] == ["--input", "INPUT:float32[batch,3,HEIGHT,WIDTH]", str(found.path)]
     assert any("--model torchvision:NAME" in need for need in found.needs)
-    assert found.needs[-1].endswith("; no --input is needed for image classifiers of torchvision: and timm:")
+    assert "; no --input is needed for image classifiers of torchvision: and timm:" in found.needs[-1]
     assert found.promises == ("holds tensors and plain values alone: opening it runs no code",)
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "told_of"), [("fc", 5, True), ("classifier.1", 5, True), ("fc", 1000, False), ("up", 5, False)]
+)
+def test_a_picture_classifier_of_other_classes_than_libraries_make_names_their_number(
+    tmp_path: Path, head: str, classes: int, told_of: bool
+) -> None:
+    state = {"conv1.weight": torch.zeros(4, 3, 7, 7), f"{head}.weight": torch.zeros(classes, 4)}
+    found = told(saved(tmp_path / "a.pth", state))
+    assert ("--model MODEL --model-args num_classes=5 --input" in found.next[0]) == told_of
+    assert ("make 1000 classes without --model-args num_classes=5" in found.needs[-1]) == told_of
 
 
 @pytest.mark.parametrize(
