@@ -55,7 +55,8 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
     recipe = recipes.of_build(receipt.build)
     if receipt.format != "trt" or recipe is None:
         raise PenstockError(
-            f"{found.folder}: is a {receipt.format} artifact without a build recipe; --format trt leaves one"
+            f"{found.folder}: is an artifact of format {receipt.format}, without a build recipe; penstock export "
+            "--format trt leaves one"
         )
     _check_recipe(found, recipe)
     # How long it may take is of one machine.
@@ -68,7 +69,7 @@ def build(folder: Path, say: Say, **wishes: Any) -> Artifact:
         )
     with artifact.draft(_repository(found), "repository") as draft:
         made = _built(found, recipe, draft, say)
-        published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say))
+        published = artifact.publish(draft, _repository(found), _first_run(found, made, draft, say), say)
     say(replay.describe(published))
     return published
 

@@ -15,7 +15,18 @@ from typing import Any
 
 from torch import nn
 
-from penstock import artifact, checkpoint, datasets, engines, evaluation, evidence, replay, runtimes, trial
+from penstock import (
+    architecture,
+    artifact,
+    checkpoint,
+    datasets,
+    engines,
+    evaluation,
+    evidence,
+    replay,
+    runtimes,
+    trial,
+)
 from penstock.adapter import Adapted
 from penstock.arrays import take
 from penstock.artifact import Artifact
@@ -100,6 +111,7 @@ def export(request: Request, say: Say, stage: Say = lambda stage: None) -> list[
     if request.calibration not in (lowering.AUTO, dynamic.METHOD):
         calibrations.check_method(request.calibration)
     _refuse_idle(request)
+    _see_files(request)
     if request.formats == (AUTO,):
         if request.opset is not None or request.road != "auto":
             raise PenstockError("--format auto: takes no --opset, --trace and --script; they are of one format")
@@ -134,6 +146,14 @@ def _check_builder(request: Request) -> None:
     except PenstockError as error:
         raise PenstockError(f"{error}; or leave the building to the machine that is to run it: --defer") from None
     recipe.check(wishes, flavor)
+
+
+def _see_files(request: Request) -> None:
+    """See that the files beside the checkpoint are there, and the names in one, before a large checkpoint is read."""
+    datasets.see_there(request.data)
+    architecture.see_there(request.override.model)
+    if request.labels is not None:
+        labels.read(request.labels)
 
 
 def _refuse_idle(request: Request) -> None:
@@ -171,7 +191,7 @@ def _chosen(request: Request, say: Say, stage: Say) -> Artifact:
         (best,) = [item for item in found if item.receipt.name == made.chosen]
         receipt = best.receipt.model_copy(update={"choice": made})
         (best.folder / artifact.RECEIPT).unlink()
-        published = artifact.publish(best.folder, request.output, receipt)
+        published = artifact.publish(best.folder, request.output, receipt, say)
     say(replay.describe(published))
     return published
 
@@ -318,7 +338,7 @@ def _variant(job: _Job, name: str, precision: str, say: Say) -> Artifact:
         seconds = {"export_s": round(written - started, 3), "verify_s": round(time.perf_counter() - written, 3)}
         more = {**job.notes, **timed, **seconds, **({"careful": True} if careful else {})}
         receipt = record.of(request, job.origin, built, folder, variant, name, precision, verification, more)
-        published = artifact.publish(folder, request.output, receipt)
+        published = artifact.publish(folder, request.output, receipt, say)
     say(replay.describe(published))
     return published
 

@@ -45,6 +45,7 @@ def verify(
         GateError: it does not answer as the checkpoint does.
         PenstockError: it is damaged, cannot run here, or the checkpoint is of another contract.
     """
+    datasets.see_there(data)
     found = opened(folder, say, device)
     receipt = found.receipt
     origin = origins.opened(found, against, say, option="--against", model=model, allow_pickle=allow_pickle)

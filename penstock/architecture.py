@@ -18,6 +18,7 @@ from torch import nn
 
 from penstock import zoo
 from penstock.errors import PenstockError
+from penstock.files import nearby
 
 LIBRARIES = ("torchvision", "timm", "transformers")
 
@@ -84,6 +85,7 @@ def find(target: str) -> Any:
             f"--model {target!r} must read torchvision:NAME, timm:NAME, transformers:FOLDER, package.module:Class or "
             "./file.py:Class"
         )
+    see_there(target)
     library, _, rest = target.partition(":")
     return zoo.make(library, rest) if library in LIBRARIES else _class(kind, name)
 
@@ -92,6 +94,17 @@ def code(target: str) -> Path | None:
     """The user's own file that a target names, or None."""
     kind = target.rpartition(":")[0]
     return Path(kind) if kind.endswith(".py") else None
+
+
+def see_there(target: str | None) -> None:
+    """See that the user's own file that a target names, if it names one, is there.
+
+    Raises:
+        PenstockError: it is not.
+    """
+    path = None if target is None else code(target)
+    if path is not None and not path.is_file():
+        raise PenstockError(f"--model {str(target).rpartition(':')[0]}: no such file{nearby(path)}")
 
 
 def _class(kind: str, name: str) -> Any:
@@ -119,8 +132,6 @@ def _import_module(name: str) -> Any:
 def _import_file(name: str) -> Any:
     """Import a user's file under a private name, so that their train.py or export.py shadows nothing."""
     path = Path(name)
-    if not path.is_file():
-        raise PenstockError(f"--model {name}: no such file")
     stem = re.sub(r"[^A-Za-z0-9]", "_", path.stem)  # TorchScript writes the module's name down
     private = f"_penstock_{stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(private, path)

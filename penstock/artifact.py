@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import locks, runtimes, tritonconfig
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Say
 from penstock.files import nearby, sha256, writing
 from penstock.receipt import SCHEMA, FileDigest, Receipt
 from penstock.runtimes import Runner
@@ -242,6 +243,14 @@ def find(paths: list[Path], *, none_yet: bool = False) -> list[Path]:
     return found
 
 
+def name_of(path: Path) -> str:
+    """The name that a model is served under: its file's, or that of its folder, or of the folder above a version's."""
+    if path.is_file():
+        return path.stem
+    resolved = path.resolve()
+    return resolved.parent.name if (resolved / RECEIPT).is_file() and resolved.name.isdigit() else resolved.name
+
+
 def _is_model(path: Path) -> bool:
     try:
         return path.is_dir() and ((path / RECEIPT).is_file() or (path / CONFIG).is_file() or bool(versions(path)))
@@ -310,13 +319,14 @@ def _sweep(output: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
+def publish(folder: Path, output: Path, receipt: Receipt, say: Say = lambda line: None) -> Artifact:
     """Give a finished draft its place, by one rename: a new model, or the next version of one that is there.
 
     Args:
         folder: the draft, without its receipt.
         output: the model repository.
         receipt: its version and time are set here.
+        say: told where its labels are others than those of the version before it.
 
     Raises:
         PenstockError: the model there keeps another contract.
@@ -347,7 +357,26 @@ def publish(folder: Path, output: Path, receipt: Receipt) -> Artifact:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and check_contract(home, receipt.signature) != version:
                 continue  # another export took the number in between
             raise
+        if (note := _relabelled(home, receipt)) is not None:
+            say(note)
         return Artifact(home / str(version), receipt)
+
+
+def _relabelled(home: Path, receipt: Receipt) -> str | None:
+    """How a version's labels differ from those of the newest before it, which clients get until now; or None."""
+    earlier = [number for number in versions(home) if number < receipt.version]
+    try:
+        held = read(home / str(earlier[-1])).receipt.labels if earlier else receipt.labels
+    except PenstockError:  # nobody serves a damaged version
+        return None
+    for number, (old, new) in enumerate(zip_longest(held or (), receipt.labels or ())):
+        if old != new:
+            was, now = ("without a label" if label is None else repr(label) for label in (old, new))
+            return (
+                f"{receipt.name}: note: labels differ from version {earlier[-1]}'s, first of class {number}: it was "
+                f"{was} and is {now} now; clients of penstock serve get the new ones as soon as it is served"
+            )
+    return None
 
 
 def check_contract(home: Path, signature: Signature) -> int:

@@ -15,6 +15,7 @@ from penstock import arrayfiles, sheets
 from penstock.data.samples import Kind, Samples
 from penstock.data.specs import DatasetSpec
 from penstock.errors import PenstockError
+from penstock.files import nearby
 from penstock.preprocess import BadImage, ImagePreprocess
 from penstock.preprocessing import ITEMS, Preprocess
 from penstock.progress import bar
@@ -178,6 +179,16 @@ def _from_sheet(
         raise PenstockError(f"--data {path}: is a table; {_takes(preprocess)}")
     inputs, answers = sheets.read(path, preprocess, labels, task, dataset)
     return Rows(dict(inputs), answers)
+
+
+def see_there(path: Path | None) -> None:
+    """See that what `--data` names is there, if anything, before a model is read for it.
+
+    Raises:
+        PenstockError: it is not.
+    """
+    if path is not None and not path.exists():
+        raise PenstockError(f"--data {path}: no such file or folder{nearby(path)}")
 
 
 def pictures_in(folder: Path) -> list[Path]:

@@ -91,8 +91,8 @@ class PlanPoint(BaseModel):
     """One plan that was tried: the nodes kept in float32, how far it is off, and what it lowers.
 
     `error` is the relative L2 error of the worst output, None where its answers were no numbers; `drop` the accuracy
-    lost in points; `lowered_operations` the share of all multiply-adds in lower precision, `saved_bytes` what its
-    weights take less than in float32.
+    lost in points; `failure` the first limit that it leaves, in words, where it is not `within`; `lowered_operations`
+    the share of all multiply-adds in lower precision, `saved_bytes` what its weights take less than in float32.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,6 +100,7 @@ class PlanPoint(BaseModel):
     error: float | None
     drop: float | None = None
     within: bool
+    failure: str | None = None
     lowered_operations: float
     saved_bytes: int
 

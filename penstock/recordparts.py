@@ -114,7 +114,8 @@ class RecordFile:
             )
         magic, word = _HEAD.unpack(self._bytes(offset, _HEAD.size))
         if magic != MAGIC:
-            raise BadRecords(f"{self.path}: byte {offset}: {magic:#010x}, where a record begins with {MAGIC:#x}")
+            what = "" if offset else "; it is no RecordIO file"
+            raise BadRecords(f"{self.path}: byte {offset}: {magic:#010x}, where a record begins with {MAGIC:#x}{what}")
         flag, length = word >> 29, word & LONGEST
         padded = length + -length % 4
         if left < _HEAD.size + padded:

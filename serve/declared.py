@@ -8,21 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock import artifact
-from penstock.artifact import MODEL_NAME
+from penstock.artifact import MODEL_NAME, name_of
 from penstock.errors import PenstockError
 from penstock.serve.model import Model
 
 log = logging.getLogger(__name__)
 _MOST_SKIPPED = 1000
 _skipped: set[Path] = set()
-
-
-def name_of(path: Path) -> str:
-    """The model's name: its file's, or that of its folder, or of the folder above a version folder."""
-    if path.is_file():
-        return path.stem
-    resolved = path.resolve()
-    return resolved.parent.name if (path / artifact.RECEIPT).is_file() and path.name.isdigit() else resolved.name
 
 
 def path_of(paths: list[Path], name: str) -> Path | None:

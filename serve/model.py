@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
 
 _ids = itertools.count(1)
+_CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".bin", ".safetensors", ".pt2")
 
 Terms = tuple[int, Hashable]
 """Rows, and their kind."""
@@ -274,12 +276,22 @@ def _opened(opening: Opening, limits: Limits) -> tuple[Runner, Signature]:
     return isolated.opened(opening)
 
 
+def _seems_checkpoint(path: Path) -> bool:
+    """Whether a file is a checkpoint by its name or its first bytes, which are a zip file's or a pickle's."""
+    if path.suffix.lower() in _CHECKPOINTS:
+        return True
+    with suppress(OSError), path.open("rb") as file:
+        start = file.read(4)
+        return start[:1] == b"\x80" or (start == b"PK\x03\x04" and path.suffix not in (".npz", ".zip"))
+    return False
+
+
 def _load_onnx(path: Path, limits: Limits, metrics: Metrics) -> Model:
     if path.suffix != ".onnx":
-        raise PenstockError(
-            f"{path}: a file to serve must be an .onnx file, or else an artifact's folder; a checkpoint is exported "
-            f"first: penstock export {shlex.quote(str(path))}"
-        )
+        way = "penstock export makes them of checkpoints"
+        if _seems_checkpoint(path):
+            way = f"a checkpoint is exported first: penstock export {shlex.quote(str(path))}"
+        raise PenstockError(f"{path}: a file to serve must be an .onnx file, or else an artifact's folder; {way}")
     if not MODEL_NAME.fullmatch(path.stem):
         raise PenstockError(f"{path}: served under its file's name, which must be letters, digits, _, - and .")
     # Nobody vouches for a bare file, and a crash would take the other models along.

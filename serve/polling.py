@@ -56,7 +56,7 @@ def look(paths: Iterable[Path]) -> Sight:
             sight.missing.append(path)
             continue
         for model in models:
-            name = declared.name_of(model)
+            name = artifact.name_of(model)
             try:
                 sight.found.setdefault(name, Seen(model, _stamp(model)))
             except OSError as error:

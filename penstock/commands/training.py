@@ -161,6 +161,7 @@ def evaluate(
     from penstock import datasets, evaluation, summaries
 
     scoring.see(json, csv)
+    datasets.see_there(data)
     overridden = None
     if not checkpoints.is_artifact(path):
         choice = checkpoints.choice(ema, key, prefix, None)

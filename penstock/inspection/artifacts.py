@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ def of_artifact(path: Path) -> Inspection:
     broken = _broken(found)
     reason = found.unavailable()
     fit = not broken and reason is None
+    misnamed = _misnamed(path, receipt)
     numbers = artifact.versions(path)
     checked = receipt.verification
     kind = "real" if checked.real else "SYNTHETIC"
@@ -57,13 +59,13 @@ def of_artifact(path: Path) -> Inspection:
                 **_kept(found, broken, reason),
             }
         ),
-        needs=(*broken.values(), *(() if reason is None else (reason,))),
+        needs=tuple(filter(None, (*broken.values(), reason, misnamed))),
         promises=(
             *(() if broken else ("its files are those that the receipt was written for",)),
             f"{told} as its float32 source does, on {checked.samples} {kind} samples, within the limits above",
             f"every variant and version of the model takes {contract}",
         ),
-        next=_go_on(path, receipt) if fit else _elsewhere(path, found, whole=not broken),
+        next=_go_on(path, receipt, misnamed=bool(misnamed)) if fit else _elsewhere(path, found, whole=not broken),
         details={**receipt.model_dump(mode="json", by_alias=True), "broken": broken, "unavailable": reason},
     )
 
@@ -77,12 +79,35 @@ def _elsewhere(path: Path, found: Artifact, *, whole: bool) -> tuple[str, ...]:
     return (verify, again) if found.receipt.format == "trt" else (verify,)
 
 
-def _go_on(path: Path, receipt: Receipt) -> tuple[str, ...]:
+def _misnamed(path: Path, receipt: Receipt) -> str:
+    """Why `penstock serve` refuses a folder that is not named as its receipt has it, and what renames it, if so."""
+    if (name := artifact.name_of(path)) == receipt.name:
+        return ""
+    home, named = _home(path), _named(path, receipt)
+    taken = "another beside it has that name, so move it to a folder of its own first"
+    way = taken if named.exists() else shlex.join(["mv", "--", str(home), str(named)])
+    return f"a folder named {receipt.name}, as its receipt has it: penstock serve refuses it as {name}; {way}"
+
+
+def _home(path: Path) -> Path:
+    """The folder that an artifact is served under, from here: its own, or the one above a version's."""
+    home, here = path.resolve(), Path().resolve()
+    home = home if home.name == artifact.name_of(path) else home.parent
+    return home.relative_to(here) if not path.is_absolute() and home != here and home.is_relative_to(here) else home
+
+
+def _named(path: Path, receipt: Receipt) -> Path:
+    return _home(path).with_name(receipt.name)
+
+
+def _go_on(path: Path, receipt: Receipt, *, misnamed: bool) -> tuple[str, ...]:
     against, said = Path(receipt.source.checkpoint), receipt.source.options
     named = [said[said.index(option) :][:2] for option in ("--model", "--data") if option in said]
     words = [word for pair in named if pair[1] != "random" for word in pair]
     more = (command("verify", path, "--against", against, *words),) if against.exists() else ()
-    return command("serve", path), command("verify", path), *more, command("bench", path)
+    renamed = _named(path, receipt) if misnamed else path
+    serve = () if misnamed and renamed.exists() else (command("serve", renamed),)
+    return *serve, command("verify", path), *more, command("bench", path)
 
 
 def _broken(found: Artifact) -> dict[str, str]:
@@ -240,10 +265,9 @@ def of_repository(folder: Path, models: Sequence[Path]) -> Inspection:
             f"version {receipt.version}, {receipt.format} {receipt.precision} by {receipt.runtime}, {found.size}, "
             f"relative error {worst:.1e}, {'runs here' if reason is None else 'does not run here'}"
         )
-        if reason is None:
-            names.append(model)
-        else:
-            needs.append(f"{model.name}: {reason}")
+        troubles = [trouble for trouble in (reason, _misnamed(model, receipt)) if trouble]
+        needs += [f"{model.name}: {trouble}" for trouble in troubles]
+        names += [] if troubles else [model]
     return Inspection(
         path=folder,
         kind=f"model repository of {len(models)}",

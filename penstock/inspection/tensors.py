@@ -136,15 +136,29 @@ INPUTS = "the inputs as the model was trained with them: words in capitals are y
 _MODEL = "the architecture: --model torchvision:NAME, timm:NAME, package.nets:Net or ./net.py:Net"
 
 
+# What classifiers of torchvision and timm make unless they are told: ImageNet's.
+_USUAL_CLASSES = 1000
+
+
+def _other_classes(tensors: Tensors) -> list[str]:
+    """The option that has a library's classifier made with as many classes as a state's head has, if it needs one."""
+    layer = _last_layer(tensors, ordered=False)
+    classes = tensors[layer][1][0] if layer else _USUAL_CLASSES
+    return [] if classes == _USUAL_CLASSES else ["--model-args", f"num_classes={classes}"]
+
+
 def export_road(
     path: Path, tensors: Tensors, hint: str = "", options: Sequence[str] = (), *, ordered: bool = True
 ) -> _Road:
     """How to export a state for which somebody wrote down the model's name `hint`, or no name."""
     model, known = _library_model(hint, tensors) if hint else ([], False)
     inputs = [] if known else ["--input", _guessed_input(tensors, ordered=ordered)]
-    words = [*options, *(model or ["--model", "MODEL"]), *inputs]
     pictures = not model and "HEIGHT" in inputs[-1]
+    classes = _other_classes(tensors) if pictures else []
+    words = [*options, *(model or ["--model", "MODEL"]), *classes, *inputs]
     wanted = f"{INPUTS}; no --input is needed for image classifiers of torchvision: and timm:" if pictures else INPUTS
+    if classes:
+        wanted += f", which make {_USUAL_CLASSES} classes without {' '.join(classes)}; your own code may not take that"
     needs = (*(() if model else (_MODEL,)), *(() if known else (wanted,)))
     return _Road(command("export", "--format", "onnx", *words, path), needs, " ".join(model))
 

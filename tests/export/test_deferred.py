@@ -172,7 +172,7 @@ def test_an_engine_that_this_machine_runs_is_held_to_its_source_and_never_stoppe
 
 
 def test_an_artifact_without_a_recipe_is_refused(repository: Path) -> None:
-    with pytest.raises(PenstockError, match="onnx artifact without a build recipe"):
+    with pytest.raises(PenstockError, match="is an artifact of format onnx, without a build recipe"):
         deferred.build(repository / "digits-onnx-fp32", lambda line: None)
 
 

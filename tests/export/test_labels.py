@@ -187,3 +187,23 @@ def test_the_command_line_names_the_classes_of_an_artifact(tmp_path: Path, monke
     assert (receipt.labels, receipt.task) == (FLOWERS, "classification")
     options = receipt.source.options
     assert options[options.index("--labels") + 1] == "daisy,rose,tulip"
+    again = CliRunner().invoke(cli.app, [*words, "--labels", "a,rose,tulip"], catch_exceptions=False)
+    assert "labels differ from version 1's, first of class 0: it was 'daisy' and is 'a' now" in again.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--data", "flower"], "--data flower: no such file or folder; the nearest is 'flowers'"),
+        (["--labels", "names.txt"], "--labels names.txt: cannot be read: No such file or directory"),
+        (["--model", "./net.py:Net"], "--model ./net.py: no such file"),
+    ],
+)
+def test_files_that_are_not_there_are_told_before_the_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.pth").write_bytes(b"read, it would be damaged")
+    Path("flowers").mkdir()
+    ran = CliRunner().invoke(cli.app, ["export", "a.pth", *words])
+    assert told in str(ran.exception)

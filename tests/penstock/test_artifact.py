@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -63,12 +64,14 @@ def receipt(name: str = "small", signature: Signature = SIGNATURE, **changes: An
     )
 
 
-def publish(output: Path, content: bytes = b"weights", **changes: Any) -> Artifact:
+def publish(
+    output: Path, content: bytes = b"weights", say: Callable[[str], None] = lambda line: None, **changes: Any
+) -> Artifact:
     with artifact.draft(output) as folder:
         (folder / "model.bin").write_bytes(content)
         rows = {"x": np.ones((2, 2), np.float32)}
         artifact.write_golden(folder, rows, {"y": rows["x"] + 1})
-        return artifact.publish(folder, output, receipt(files=artifact.digests(folder), **changes))
+        return artifact.publish(folder, output, receipt(files=artifact.digests(folder), **changes), say)
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
@@ -136,6 +139,27 @@ def test_publishing_again_makes_the_next_version_and_keeps_the_first(tmp_path: P
     assert artifact.read(tmp_path / "small").receipt.version == 2
     assert artifact.read(tmp_path / "small" / "1").receipt.version == 1
     assert sorted(path.name for path in (tmp_path / "small").iterdir()) == ["1", "2", "config.pbtxt"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (("apple", "pear"), ("apple", "b"), "class 1: it was 'pear' and is 'b' now"),
+        (("apple", "pear"), None, "class 0: it was 'apple' and is without a label now"),
+        (None, ("apple", "pear"), "class 0: it was without a label and is 'apple' now"),
+        (("apple", "pear"), ("apple", "pear"), None),
+        (None, None, None),
+    ],
+)
+def test_a_version_with_other_labels_than_the_one_before_it_is_told_of(
+    tmp_path: Path, before: tuple[str, ...] | None, after: tuple[str, ...] | None, told: str | None
+) -> None:
+    said: list[str] = []
+    publish(tmp_path, say=said.append, labels=before)
+    assert not said
+    publish(tmp_path, say=said.append, labels=after)
+    assert len(said) == (told is not None)
+    assert told is None or f"small: note: labels differ from version 1's, first of {told}; clients" in said[0]
 
 
 def test_versions_are_ordered_as_numbers(tmp_path: Path) -> None:

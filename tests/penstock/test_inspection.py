@@ -29,6 +29,7 @@ from penstock.inspection import Inspection
 from penstock.inspection import checkpoints as inspection_checkpoints
 from penstock.inspection import tensors as inspection_tensors
 from penstock.receipt import Calibration
+from penstock.serve import declared
 from penstock.signature import Dim, Signature, Tensor
 
 onnx = pytest.importorskip("onnx")
@@ -100,8 +101,20 @@ def test_a_bare_state_dict_is_told_by_its_tensors(tmp_path: Path) -> None:
     assert "prefix" not in found.facts
     assert shlex.split(found.next[0])[-3:] == ["--input", "INPUT:float32[batch,3,HEIGHT,WIDTH]", str(found.path)]
     assert any("--model torchvision:NAME" in need for need in found.needs)
-    assert found.needs[-1].endswith("; no --input is needed for image classifiers of torchvision: and timm:")
+    assert "; no --input is needed for image classifiers of torchvision: and timm:" in found.needs[-1]
     assert found.promises == ("holds tensors and plain values alone: opening it runs no code",)
+
+
+@pytest.mark.parametrize(
+    ("head", "classes", "told_of"), [("fc", 5, True), ("classifier.1", 5, True), ("fc", 1000, False), ("up", 5, False)]
+)
+def test_a_picture_classifier_of_other_classes_than_libraries_make_names_their_number(
+    tmp_path: Path, head: str, classes: int, told_of: bool
+) -> None:
+    state = {"conv1.weight": torch.zeros(4, 3, 7, 7), f"{head}.weight": torch.zeros(classes, 4)}
+    found = told(saved(tmp_path / "a.pth", state))
+    assert ("--model MODEL --model-args num_classes=5 --input" in found.next[0]) == told_of
+    assert ("make 1000 classes without --model-args num_classes=5" in found.needs[-1]) == told_of
 
 
 @pytest.mark.parametrize(
@@ -900,6 +913,31 @@ def test_an_artifact_leads_to_a_comparison_on_the_samples_that_it_was_exported_o
     source = artifact.read(repository / "digits-onnx-int8").receipt.source.model_copy(update={"options": options})
     folder = changed(repository, tmp_path / "digits-onnx-int8", source=source)
     assert told(folder).next[2] == f"penstock verify {folder} --against {trained}{words}"
+
+
+def test_an_artifact_whose_folder_was_renamed_leads_to_the_name_in_its_receipt(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(repository / "digits-onnx-fp32", "tam")
+    why = "a folder named digits-onnx-fp32, as its receipt has it: penstock serve refuses it as tam; "
+    for path in ("tam", "tam/1"):
+        found = told(Path(path))
+        assert found.needs == (f"{why}mv -- tam digits-onnx-fp32",)
+        assert found.next[:2] == ("penstock serve digits-onnx-fp32", f"penstock verify {path}")
+    several = told(tmp_path)
+    assert several.needs == (f"tam: {why}mv -- {tmp_path / 'tam'} {tmp_path / 'digits-onnx-fp32'}",)
+    assert several.next == (f"penstock inspect {tmp_path / 'tam'}",)
+    Path("digits-onnx-fp32").mkdir()
+    found = told(Path("tam"))
+    assert found.needs == (f"{why}another beside it has that name, so move it to a folder of its own first",)
+    assert found.next[0] == "penstock verify tam"
+
+
+def test_a_version_of_an_artifact_is_served_from_within(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository / "digits-onnx-fp32" / "1")
+    assert told(Path()).next[0] == "penstock serve ."
+    assert declared.by_name([Path()]) == {"digits-onnx-fp32": Path()}
 
 
 def test_a_file_of_an_artifact_leads_to_it(repository: Path) -> None:

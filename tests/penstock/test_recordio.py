@@ -195,7 +195,7 @@ def part(flag: int, payload: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (bytes(8), "byte 0: 0x00000000, where a record begins with 0xced7230a"),
+        (bytes(8), "byte 0: 0x00000000, where a record begins with 0xced7230a; it is no RecordIO file"),
         (part(0, b"abcd") + b"abcdefgh", "byte 12: 0x64636261, where a record begins"),
         (part(0) + part(2), "byte 8: a record begins with flag 2; it must be 0 or 1"),
         (part(3), "byte 0: a record begins with flag 3"),

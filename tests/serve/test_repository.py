@@ -153,6 +153,26 @@ def test_a_file_that_is_no_onnx_file_is_refused(tmp_path: Path) -> None:
     assert "must be an .onnx file" in opened(path).failures["model"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "checkpoint"),
+    [
+        ("make.py", b"import torch", False),
+        ("rows.npz", b"PK\x03\x04", False),
+        ("net.pth", b"", True),
+        ("net", b"PK\x03\x04", True),
+        ("old", b"\x80\x02", True),
+    ],
+)
+def test_only_what_may_be_a_checkpoint_is_told_to_be_exported(
+    tmp_path: Path, name: str, content: bytes, checkpoint: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    reason = opened(path).failures[path.stem]
+    assert (f"penstock export {path}" in reason) == checkpoint
+    assert ("; penstock export makes them of checkpoints" in reason) != checkpoint
+
+
 def test_bytes_that_only_bear_the_name_of_onnx_are_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("hello")

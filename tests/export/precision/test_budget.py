@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import cache
 from penstock.errors import PenstockError
-from penstock.export.precision.budget import Judgement, Lowering, Trials, plan, rank
+from penstock.export.precision.budget import Judgement, Lowering, Trials, curve, plan, rank
 from penstock.export.precision.costs import Costs
 from penstock.receipt import Plan
 
@@ -266,6 +266,19 @@ def test_a_user_is_told_why_nodes_are_kept() -> None:
     said: list[str] = []
     planned(Judge({"a": 3.0, "b": 0.0}, 2), said=said)
     assert said == ["all 2 nodes lowered: error 3 is over 2; looking for those to keep in float32"]
+
+
+def test_a_point_whose_error_is_small_says_which_limit_it_passes_all_the_same() -> None:
+    def judge(kept: frozenset[str]) -> Judgement:
+        return Judgement(0.1, None, None if "a" in kept else "top-1 agreement 96.00% is under the limit of 97.00%")
+
+    lowering, key, losses = Nodes({"a": 5.0, "b": 0.0}), fresh(), {"a": 5.0, "b": 0.0}
+    quick = Trials(lowering, Judge(losses), f"{key}quick")
+    found = plan(lowering, Trials(lowering, judge, key), quick, costs_of(losses), lambda line: None)
+    none, one = curve(found.points)
+    assert "error 1.00e-01" in none
+    assert none.endswith("over it: top-1 agreement 96.00% is under the limit of 97.00%")
+    assert one.endswith("within the budget")
 
 
 @pytest.mark.parametrize("error", [math.inf, math.nan])
