@@ -113,7 +113,7 @@ def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
     if isinstance(wanted, Table):
         names = list(train.items[0])
         try:
-            return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
+            return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input, train.place)
         except PenstockError as error:
             raise PenstockError(f"dataset.train {getattr(recipe.dataset, 'train', '')}: {error}") from None
     return wanted
