@@ -73,7 +73,7 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
         PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
     """
     weights = None if recipe.weights is None else pretrained.there(Path(recipe.weights))  # before minutes of reading
-    parts = data.load(recipe.dataset)
+    parts = data.load(recipe.dataset, recipe.task)
     _check_labels(recipe, parts)
     preprocess = _found(recipe, parts["train"])
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
