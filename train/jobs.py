@@ -76,6 +76,9 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
     parts = data.load(recipe.dataset, recipe.task)
     _check_labels(recipe, parts)
     preprocess = _found(recipe, parts["train"])
+    if isinstance(preprocess, TablePreprocess):
+        for part in ("val", "test"):  # a cell that is no number there is told before hours of training
+            datasets.rows(parts[part], preprocess)
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
     with _in_words_of_recipes(recipe):
         own = model = _filled(recipe, parts["train"], preprocess)

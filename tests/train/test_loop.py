@@ -228,6 +228,18 @@ def test_a_cell_that_is_no_number_in_a_column_of_numbers_is_refused_by_its_line(
         loop.train(table, tmp_path / "run", progress=False)
 
 
+def test_a_cell_that_is_no_number_in_the_last_row_of_test_is_refused_before_training(tmp_path: Path) -> None:
+    lines = ["a,y", *(f"{number},{number % 2}" for number in range(700))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    last = data.load(table.dataset)["test"].place(139)
+    lines[int(last.split()[-1]) - 1] = f"n/a,{int(last.split()[-1]) % 2}"
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(PenstockError, match=f"{last}, column 'a' is 'n/a'; it must be a number"):
+        loop.train(table, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,y\n1,1\n2,2\n3,3\n")
     table = recipe.load("regression", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y"])
