@@ -299,7 +299,7 @@ def _score(row: Row, runner: Runner, plan: Plan, notes: list[str]) -> None:
             )
             receipt.signature.check(data.inputs, limit_batch=False)
         else:
-            data = evaluation.held_out(receipt.dataset, receipt.preprocess)
+            data = evaluation.held_out(receipt.dataset, receipt.preprocess, task=receipt.task)
         row.score = evaluation.evaluate(runner, data, receipt.signature)
     except PenstockError as error:
         if plan.data is not None:

@@ -253,7 +253,7 @@ def _terms(request: Request, origin: Checkpoint, reference: Reference, given: Ro
     if request.accuracy_drop is None:
         return terms
     card = origin.card
-    labelled = given if given is not None else evaluation.held_out(card.dataset, card.preprocess, "val")
+    labelled = given if given is not None else evaluation.held_out(card.dataset, card.preprocess, "val", card.task)
     return replace(terms, accuracy=proving.accuracy(reference, labelled, request.accuracy_drop))
 
 

@@ -64,7 +64,8 @@ def verify(
     terms = Terms(reference, accepted)
     labelled = given
     if (kept := receipt.verification.accuracy) is not None and given is None and "--data" not in receipt.source.options:
-        labelled = evaluation.held_out(receipt.dataset, origin.card.preprocess, "val")  # as the export took them
+        card = origin.card
+        labelled = evaluation.held_out(receipt.dataset, card.preprocess, "val", card.task)  # as the export took them
     if kept is not None and labelled is not None and labelled.labels is not None:
         terms = replace(terms, accuracy=proving.accuracy(reference, labelled, kept.most_lost))
     budget = terms.budget(receipt.precision)

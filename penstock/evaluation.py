@@ -31,7 +31,9 @@ class Score:
         return self.correct / self.samples
 
 
-def held_out(spec: DatasetSpec | None, preprocess: Preprocess | None, part: Part = "test") -> Rows:
+def held_out(
+    spec: DatasetSpec | None, preprocess: Preprocess | None, part: Part = "test", task: str | None = None
+) -> Rows:
     """A part of the data set that a checkpoint was trained on, ready for the model; `test` has served for nothing else.
 
     Raises:
@@ -42,7 +44,7 @@ def held_out(spec: DatasetSpec | None, preprocess: Preprocess | None, part: Part
             "accuracy is measured on labelled data, and no data set is recorded for this model: give it with --data "
             "FILE.npz, which holds `labels` too, a folder of pictures for each class, or FILE.csv with a column `label`"
         )
-    return datasets.rows(data.load(spec)[part], preprocess)
+    return datasets.rows(data.load(spec, task)[part], preprocess)
 
 
 def outputs(runner: Runner, rows: Rows, batch: int, least: int = 1) -> dict[str, Any]:

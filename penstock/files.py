@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import hashlib
 import itertools
 import os
+import re
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +24,8 @@ _UNWRITABLE = (
     *(errno.ELOOP, errno.ENXIO),
 )
 _MOST_BESIDE = 1000
+# What tempfile makes of the prefix that `write_whole` gives it.
+_UNFINISHED = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
 # What the entries of a zip file may unpack to beyond its own size.
 COMPRESSED = 1 << 28
 
@@ -102,6 +106,21 @@ def write_whole(path: Path, data: bytes | memoryview, mode: int = 0o644) -> None
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path, names: Sequence[str]) -> None:
+    """Remove what `write_whole` leaves in a folder when its process is killed amid writing.
+
+    Whoever calls it holds what keeps others from writing there: a file that is being written looks the same.
+
+    Args:
+        folder: is there.
+        names: of the files that were to be written, as patterns: `epoch-*.pth`.
+    """
+    for path in folder.iterdir():
+        finished = _UNFINISHED.fullmatch(path.name)
+        if finished and any(fnmatch.fnmatchcase(finished[1], name) for name in names) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def _is_special(path: Path) -> bool:

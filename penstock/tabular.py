@@ -6,9 +6,11 @@ wherever it is read. A value means the same from CSV, where all are text, from J
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, listed
 from penstock.signature import Tensor
 from penstock.tables import is_number
 
@@ -28,6 +30,8 @@ _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+", re.ASCII)
 # From here on Python writes a float with an exponent.
 _EXPONENT = 1e16
 _LARGEST = float(np.finfo(np.float32).max)
+# Of a column whose cells are numbers by this share or more, the others are slips and no categories.
+_SLIPS = 0.9
 
 
 class BadRow(PenstockError):
@@ -128,6 +132,14 @@ class TablePreprocess(BaseModel):
         """Numbers in a row."""
         return sum(column.width for column in self.columns)
 
+    @property
+    def told(self) -> str:
+        """Which columns are numbers, and which categories, of how many values: "numbers: age; categories: city (3)"."""
+        numbers = [column.name for column in self.columns if column.kind == "number"]
+        others = [f"{column.name} ({column.width})" for column in self.columns if column.kind == "category"]
+        kinds = {"numbers": numbers, "categories": others}
+        return "; ".join(f"{kind}: {listed(names, 20)}" for kind, names in kinds.items() if names)
+
     def tensors(self) -> tuple[Tensor, ...]:
         """The input that rows become."""
         return (Tensor(name=self.input, dtype="float32", shape=("batch", self.features)),)
@@ -219,11 +231,13 @@ def fit(
     categories: Collection[str] = (),
     most_categories: int = 1000,
     input: str = "row",
+    place: Callable[[int], str] = "row {}".format,
 ) -> TablePreprocess:
     """The columns as they are in records: numbers by their mean and standard deviation, categories sorted.
 
     A column is a number where all its values are, but for missing ones, and is not in `categories`. One of a single
-    value has the deviation 1.
+    value has the deviation 1. Where nine values of ten are numbers the others are slips, and are refused: taken for
+    categories, every number would become one.
 
     Args:
         records: of the training part.
@@ -231,9 +245,10 @@ def fit(
         categories: those whose numbers are names.
         most_categories: how many a column may have.
         input: the name of the model's input.
+        place: where a record stands, for errors: `train.csv line 12`.
 
     Raises:
-        PenstockError: a column is not there, holds no value, or too many categories.
+        PenstockError: a column is not there, holds no value, too many categories, or a few words among numbers.
     """
     strange = [name for name in categories if name not in names]
     if strange:
@@ -244,8 +259,31 @@ def fit(
             if name not in record:
                 raise BadRow(row, name, "is not there; a value that is missing is empty, or null")
         values = [record[name] for record in records]
+        if name not in categories:
+            _see_no_slips(name, values, categories, place)
         columns.append(_fitted(name, values, most_categories, named=name in categories))
     return TablePreprocess(input=input, columns=tuple(columns))
+
+
+def _see_no_slips(name: str, values: Sequence[Any], categories: Collection[str], place: Callable[[int], str]) -> None:
+    """Refuse a column of numbers in which a few cells hold something else, by the first of them."""
+    slips, numbers = [], 0
+    for row, value in enumerate(values):
+        try:
+            numbers += _number(value) is not None
+        except _NoNumber:
+            slips.append(row)
+    if not slips or numbers < _SLIPS * (numbers + len(slips)):
+        return
+    # Rows are in the order of a split; of places in one file the shorter, with the smaller number, comes first.
+    first = min(slips, key=lambda row: (len(place(row)), place(row)))
+    many = "no number" if len(slips) == 1 else f"the first of {len(slips):,} cells that are no numbers"
+    named = shlex.quote(f"preprocess.categories={json.dumps([*categories, name], ensure_ascii=False)}")
+    raise PenstockError(
+        f"{place(first)}, column {name[:_SHOWN]!r} is {str(values[first])[:_SHOWN]!r}, {many}, where {numbers:,} "
+        "others are numbers; correct the cell, leave it empty, which is missing, or, if the numbers are names, make "
+        f"the column one of categories: --set {named}"
+    )
 
 
 def _fitted(name: str, values: Sequence[Any], most: int, *, named: bool) -> Column:

@@ -73,9 +73,12 @@ def prepare(recipe: Recipe, facts: Facts | None = None) -> Job:
         PenstockError: data, preprocessing and network do not fit one another, or one of them cannot be had.
     """
     weights = None if recipe.weights is None else pretrained.there(Path(recipe.weights))  # before minutes of reading
-    parts = data.load(recipe.dataset)
+    parts = data.load(recipe.dataset, recipe.task)
     _check_labels(recipe, parts)
     preprocess = _found(recipe, parts["train"])
+    if isinstance(preprocess, TablePreprocess):
+        for part in ("val", "test"):  # a cell that is no number there is told before hours of training
+            datasets.rows(parts[part], preprocess)
     scale = _scale(parts["train"]) if recipe.task == "regression" else None
     with _in_words_of_recipes(recipe):
         own = model = _filled(recipe, parts["train"], preprocess)
@@ -113,7 +116,7 @@ def _found(recipe: Recipe, train: Samples) -> Preprocess | None:
     if isinstance(wanted, Table):
         names = list(train.items[0])
         try:
-            return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input)
+            return tabular.fit(train.items, names, wanted.categories, wanted.most_categories, wanted.input, train.place)
         except PenstockError as error:
             raise PenstockError(f"dataset.train {getattr(recipe.dataset, 'train', '')}: {error}") from None
     return wanted

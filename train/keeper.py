@@ -18,14 +18,17 @@ from penstock import checkpoint, locks
 from penstock.card import Card
 from penstock.datasets import Rows
 from penstock.errors import PenstockError, first_line
-from penstock.files import write_whole
-from penstock.train import resuming
+from penstock.files import remove_unfinished, write_whole
+from penstock.train import report, resuming
 from penstock.train.facts import first_process
 from penstock.train.journal import Journal
 from penstock.train.learner import Learner
 from penstock.train.optim import FALLING
 from penstock.train.recipe import Recipe
 from penstock.train.resuming import State
+
+# What a run writes whole into its folder.
+_WRITTEN = ("last.pth", "best.pth", "epoch-*.pth", "history.jsonl", resuming.STATE, report.PAGE)
 
 
 class Keeper(Callback):  # type: ignore[misc]
@@ -116,9 +119,11 @@ def _loss(figures: dict[str, float]) -> float:
 def alone(folder: Path) -> Iterator[None]:
     """Keep a run's folder, which is made if it is missing, from other runs; of several processes the first does.
 
+    What a run that was killed left half written there is removed.
+
     Raises:
         PenstockError: another run is writing there.
-        OSError: it cannot be made.
+        OSError: it cannot be made, or a file cannot be removed.
     """
     if not first_process():
         yield
@@ -132,5 +137,7 @@ def alone(folder: Path) -> Iterator[None]:
                 f"--output {folder}: another run is writing there; wait for it, or give another --output or --name"
             ) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # a file system without locks: another run may be writing there
+        else:
+            remove_unfinished(folder, _WRITTEN)
         yield

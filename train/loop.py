@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.figures import Figures
 from penstock.files import writing
 from penstock.runtimes.torch import TorchRunner
+from penstock.tabular import TablePreprocess
 from penstock.train import (
     augment,
     cases,
@@ -145,7 +146,8 @@ def _trained(
         device.prepared(recipe.machine),
         journal.kept(logs, say, shown=not progress) as told,
     ):
-        told.tell(summary(job.parts, recipe.task))
+        found = summary(job.parts, recipe.task)
+        told.tell(f"{found}; {job.preprocess.told}" if isinstance(job.preprocess, TablePreprocess) else found)
         if recipe.batch_size > len(job.parts["train"]):
             told.tell(
                 f"note: batch_size is {recipe.batch_size}: an epoch is one step, of all {len(job.parts['train'])}"

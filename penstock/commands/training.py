@@ -170,7 +170,7 @@ def evaluate(
     given = None
     if data is not None:
         given = datasets.read(data, about.preprocess, about.labels, task=about.task, dataset=about.dataset)
-    rows = given or evaluation.held_out(about.dataset, about.preprocess)
+    rows = given or evaluation.held_out(about.dataset, about.preprocess, task=about.task)
     about.signature.check(rows.inputs, limit_batch=False)
     with runner:
         first = evaluation.first_output(runner, rows, about.signature)

@@ -6,7 +6,7 @@ import importlib
 
 from penstock.data.digests import digest
 from penstock.data.samples import Samples
-from penstock.data.specs import DatasetSpec, Part
+from penstock.data.specs import Arrays, DatasetSpec, Part
 
 __all__ = ["Samples", "digest", "load"]
 _READERS = {
@@ -20,11 +20,16 @@ _READERS = {
 }
 
 
-def load(spec: DatasetSpec) -> dict[Part, Samples]:
+def load(spec: DatasetSpec, task: str | None = None) -> dict[Part, Samples]:
     """The three parts of a data set.
+
+    Args:
+        spec: of the data set.
+        task: what is learnt of it, where that is known: whole numbers of arrays may be classes, or labels held or not.
 
     Raises:
         PenstockError: a file is missing or damaged, a part would be too small, or a package is not installed.
     """
-    found: dict[Part, Samples] = importlib.import_module(f"penstock.data.{_READERS[spec.name]}").load(spec)
+    reader = importlib.import_module(f"penstock.data.{_READERS[spec.name]}")
+    found: dict[Part, Samples] = reader.load(spec, task) if isinstance(spec, Arrays) else reader.load(spec)
     return found

@@ -49,9 +49,10 @@ class Inputs(Sequence[dict[str, Any]]):
         return Inputs({name: pick(array, rows) for name, array in self.arrays.items()})
 
 
-def load(spec: Arrays) -> dict[Part, Samples]:
+def load(spec: Arrays, task: str | None = None) -> dict[Part, Samples]:
     """The parts. Labels of whole numbers are classes, from 0 on; others are numbers, `[n]` or `[n, k]`.
 
+    Of task multilabel whole numbers and truths `[n, k]` are numbers, too, 0 or 1 for each label.
     Inputs of floats, of whichever width, become float32.
 
     Raises:
@@ -64,7 +65,7 @@ def load(spec: Arrays) -> dict[Part, Samples]:
     datasets.see_rows(where, arrays)
     if "labels" not in arrays:
         raise PenstockError(f"{where}: holds no `labels`, but {listed(arrays)}; add the classes' numbers, or numbers")
-    labels, classes = _labels(where, np.asarray(arrays.pop("labels")))
+    labels, classes = _labels(where, np.asarray(arrays.pop("labels")), task)
     items = Inputs({name: _narrow(array) for name, array in arrays.items()})
     for name, array in items.arrays.items():
         _see_finite(where, name, array)
@@ -96,16 +97,22 @@ def _see_finite(where: str, name: str, array: Any) -> None:
             )
 
 
-def _labels(where: str, labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+def _labels(where: str, labels: NDArray[Any], task: str | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     """Labels as class numbers int64 `[n]`, with the classes' names, or as numbers float32."""
+    if task == "multilabel" and labels.ndim == 2 and labels.dtype.kind in "biu" and _are_held_or_not(labels):
+        labels = labels.astype(np.float32)
     return _classes(where, labels) if labels.dtype.kind in "iu" else (_numbers(where, labels), None)
+
+
+def _are_held_or_not(labels: NDArray[Any]) -> bool:
+    return bool(((labels == 0) | (labels == 1)).all())
 
 
 def _classes(where: str, labels: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     if labels.ndim != 1:
         raise PenstockError(
             f"{where}: labels are whole numbers of shape {list(labels.shape)}; class numbers are one for each row, and "
-            "several labels for a row must be floats"
+            "several labels for a row must be floats or, of task multilabel, 0 and 1"
         )
     held = np.unique(labels)
     if held[0] < 0:

@@ -213,5 +213,5 @@ def test_a_sample_that_cannot_be_read_is_named_by_its_place() -> None:
 
 def test_arrays_need_no_preprocessing_to_be_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = Samples([{"x": np.ones(2)}], np.array([0]), kind="arrays")
-    monkeypatch.setattr(evaluation.data, "load", lambda spec: {"test": samples})
+    monkeypatch.setattr(evaluation.data, "load", lambda spec, task: {"test": samples})
     assert evaluation.held_out(Arrays(path="a.npz"), None).inputs["x"].tolist() == [[1, 1]]

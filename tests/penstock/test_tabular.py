@@ -155,6 +155,36 @@ def test_a_record_without_a_column_is_refused(flats: TablePreprocess) -> None:
         tabular.fit([{"x": 1}, {}], ["x"])
 
 
+@pytest.mark.parametrize("slip", ["n/a", "abc", "inf", "-inf", "1,5", math.inf, True])
+def test_a_few_cells_that_are_no_numbers_make_no_categories_of_a_column_of_numbers(slip: Any) -> None:
+    records = [{"x": str(number), "y": number} for number in range(18)]
+    records[11:11] = [{"x": slip, "y": 0}, {"x": "", "y": 0}, {"x": "nan", "y": 0}]
+    told = rf"^row 11, column 'x' is '{slip}', no number, where 18 others are numbers; correct the cell, leave it empty"
+    with pytest.raises(PenstockError, match=told) as caught:
+        tabular.fit(records, ["x", "y"], categories=["y"])
+    assert str(caught.value).endswith("""--set 'preprocess.categories=["y", "x"]'""")
+    held = tabular.fit(records, ["x", "y"], categories=["x", "y"])
+    assert held.columns[0].width == 19
+
+
+def test_the_first_of_several_slips_is_told_as_they_stand_in_the_file() -> None:
+    records = [{"x": "b"}, *({"x": number} for number in range(18)), {"x": "a"}]
+    with pytest.raises(
+        PenstockError, match=r"^t[.]csv line 2, column 'x' is 'a', the first of 2 cells that are no num"
+    ):
+        tabular.fit(records, ["x"], place=lambda row: f"t.csv line {21 - row}")
+
+
+def test_columns_with_fewer_numbers_than_nine_of_ten_are_categories() -> None:
+    held = tabular.fit([*({"x": str(number)} for number in range(8)), {"x": "8 or more"}], ["x"])
+    assert held.columns[0].categories == (*"01234567", "8 or more")
+
+
+def test_what_columns_became_is_told(flats: TablePreprocess) -> None:
+    assert flats.told == "numbers: age; categories: city (2), rooms (2)"
+    assert TablePreprocess(columns=(Column(name="x", kind="number"),)).told == "numbers: x"
+
+
 def test_what_cannot_be_fitted_is_refused() -> None:
     with pytest.raises(PenstockError, match="column 'x' holds no value"):
         tabular.fit([{"x": ""}, {"x": None}], ["x"])

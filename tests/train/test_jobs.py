@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock import evaluation
 from penstock.errors import PenstockError
 from penstock.train import jobs, recipe
 
@@ -55,6 +56,17 @@ def test_a_regression_of_two_numbers_takes_a_network_that_answers_two(outputs: i
     )
     with pytest.raises(PenstockError, match=rf"{told} \[batch,2\]: --set model.kwargs.classes=2$"):
         jobs.prepare(recipe_)
+
+
+def test_several_labels_a_row_may_be_whole_numbers(tmp_path: Path) -> None:
+    mlp = {"target": "penstock.train.nets:Mlp"}
+    labels = np.arange(120).reshape(60, 2) % 3 % 2
+    recipe_ = of_arrays(tmp_path, mlp, x=np.zeros((60, 4), np.float32), labels=labels)
+    job = jobs.prepare(recipe_.model_copy(update={"task": "multilabel"}))
+    assert str(job.card.signature.outputs[0]) == "logits:float32[batch,2]"
+    again = evaluation.held_out(job.card.dataset, None, "val", job.card.task).labels
+    assert again is not None
+    assert again.tolist() == job.parts["val"].labels.tolist()
 
 
 def test_one_array_of_rows_tells_a_network_its_features(tmp_path: Path) -> None:

@@ -209,6 +209,37 @@ def test_a_last_batch_of_one_row_is_no_trouble_to_batchnorm(tmp_path: Path) -> N
     loop.train(table, tmp_path / "run", progress=False)
 
 
+def test_what_the_columns_of_a_table_became_is_told_first(tmp_path: Path) -> None:
+    rows = [f"{number},{'abc'[number % 3]},{number % 2}" for number in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *rows]))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    said: list[str] = []
+    loop.train(table, tmp_path / "run", progress=False, say=said.append)
+    assert said[0].endswith(" in train; numbers: a; categories: b (3)")
+
+
+def test_a_cell_that_is_no_number_in_a_column_of_numbers_is_refused_by_its_line(tmp_path: Path) -> None:
+    rows = [f"{'n/a' if number < 60 else number},{number % 2}" for number in range(700)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,y", *rows]))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    rows_of_train = [int(place.split()[-1]) for place in data.load(table.dataset)["train"].places or ()]
+    told = f"^dataset.train {tmp_path / 't.csv'}: t.csv line {min(rows_of_train)}, column 'a' is 'n/a', the first of "
+    with pytest.raises(PenstockError, match=told):
+        loop.train(table, tmp_path / "run", progress=False)
+
+
+def test_a_cell_that_is_no_number_in_the_last_row_of_test_is_refused_before_training(tmp_path: Path) -> None:
+    lines = ["a,y", *(f"{number},{number % 2}" for number in range(700))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    table = recipe.load("csv-table", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y", "epochs=1"])
+    last = data.load(table.dataset)["test"].place(139)
+    lines[int(last.split()[-1]) - 1] = f"n/a,{int(last.split()[-1]) % 2}"
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    with pytest.raises(PenstockError, match=f"{last}, column 'a' is 'n/a'; it must be a number"):
+        loop.train(table, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_part_that_is_too_small_to_learn_from_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,y\n1,1\n2,2\n3,3\n")
     table = recipe.load("regression", [f"dataset.train={tmp_path / 't.csv'}", "dataset.target=y"])

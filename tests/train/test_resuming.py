@@ -16,7 +16,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from penstock import checkpoint
+from penstock import checkpoint, files, locks
 from penstock.errors import PenstockError
 from penstock.train import keeper, loop, recipe, resuming
 from penstock.train.recipe import Recipe
@@ -208,6 +208,41 @@ def test_two_runs_do_not_write_into_one_folder(half: Path) -> None:
         loop.train(job("epochs=1"), half, progress=False)
     with keeper.alone(half):
         pass
+
+
+def test_what_a_killed_run_left_half_written_is_removed_once_its_folder_is_held(tmp_path: Path) -> None:
+    left = [".last.pth.k3_9abcd", ".best.pth.abcdefgh", ".epoch-0010.pth.abcdefgh", ".state.pt.abcdefgh"]
+    others = ["last.pth", ".last.pth", ".last.pth.backup", ".last.pth.ABCDEFGH", ".mine.pth.abcdefgh", ".lock"]
+    for name in (*left, *others):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / ".best.pth.12345678").mkdir()
+    with locks.held(tmp_path), pytest.raises(PenstockError, match="another run is writing"), keeper.alone(tmp_path):
+        pass
+    assert all((tmp_path / name).exists() for name in left)
+    with keeper.alone(tmp_path):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {*others, ".best.pth.12345678"}
+
+
+def test_a_file_whose_writing_is_killed_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process removes nothing
+    monkeypatch.setattr(Path, "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        files.write_whole(tmp_path / "last.pth", b"half")
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    with keeper.alone(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError("no locks")
+
+    monkeypatch.setattr(locks, "held", none)
+    (tmp_path / ".last.pth.abcdefgh").touch()
+    with keeper.alone(tmp_path):
+        assert (tmp_path / ".last.pth.abcdefgh").exists()
 
 
 def test_a_killed_run_goes_on_from_its_last_whole_epoch(tmp_path: Path) -> None:

@@ -44,6 +44,23 @@ def test_floats_are_numbers_of_any_width(tmp_path: Path) -> None:
         assert part.labels.shape == (14, *shape[1:])
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool, np.float64])
+def test_labels_that_are_held_or_not_are_numbers_of_any_dtype(dtype: Any, tmp_path: Path) -> None:
+    labels = np.random.default_rng(0).integers(0, 2, (20, 3))
+    spec = saved(tmp_path, x=labels.astype(np.float32), labels=labels.astype(dtype))
+    for part in data.load(spec, "multilabel").values():
+        assert part.classes is None
+        assert part.labels.dtype == np.float32
+        assert [item["x"].tolist() for item in part.items] == part.labels.tolist()
+
+
+@pytest.mark.parametrize(("number", "task"), [(2, "multilabel"), (-1, "multilabel"), (1, "classification"), (1, None)])
+def test_other_whole_numbers_in_several_columns_are_refused(number: int, task: str | None, tmp_path: Path) -> None:
+    spec = saved(tmp_path, x=np.zeros((20, 2)), labels=np.full((20, 2), number))
+    with pytest.raises(PenstockError, match="must be floats or, of task multilabel, 0 and 1"):
+        data.load(spec, task)
+
+
 def test_large_arrays_are_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.arrayfiles.LEAST", 1000)
     monkeypatch.setattr("penstock.spool.LEAST", 1000)
