@@ -16,7 +16,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from penstock.train import sweepscales as scales
 from penstock.train.space import Parameter, Sweep
@@ -283,3 +283,7 @@ def _scaled(axes: Axes, parameter: Parameter) -> None:
         axes.set_xlim(-0.5, len(parameter.choices) - 0.5)
     elif parameter.log:
         axes.set_xscale("log")
+        low, high = float(parameter.low or 1), float(parameter.last or 1)
+        if high / low >= 10:  # of all that might have been tried, powers of ten are enough; others would overlap
+            axes.set_xlim(low / 1.3, high * 1.3)
+            axes.xaxis.set_minor_formatter(NullFormatter())
