@@ -58,11 +58,9 @@ def held(
             f"the requests before the first run had to wait for {found.pacing.waited_s:.0f} s in all, since the key is "
             f"over its rate: runs ask without waiting, and what is refused is a failure"
         )
-    if shared is not None:
-        notes.append(shared)
-        return made, due, notes, math.inf
     if not alike:
-        notes.append("answers to the same payload differ from call to call: they are not compared, only counted")
+        unlike = "answers to the same payload differ from call to call: they are not compared, only counted"
+        notes.append(shared or unlike)
         return made, due, notes, math.inf
     if made.expected is not None:
         checker = Checker(made.expected, tolerance)
@@ -84,13 +82,10 @@ def _shared(found: Target, due: list[Expected]) -> str | None:
     """
     unlike = "answers are not compared, only read; give the name of one of them to have its answers compared"
     if found.shared is not None:
-        several = len(found.shared) > 1
-        return (
-            f"{found.model} is a route that shares requests among {', '.join(found.shared)}: {unlike}"
-            if several
-            else None
-        )
-    others = sorted({each.model for each in due if each.model not in (None, found.model)}, key=str)
+        if len(found.shared) < 2:
+            return None
+        return f"{found.model} is a route that shares requests among {', '.join(found.shared)}: {unlike}"
+    others = sorted({model for each in due if (model := each.model) not in (None, found.model)}, key=str)
     if not others:
         return None
     return (

@@ -61,7 +61,7 @@ def open_with(
         PenstockError: as by `open_repository`, or a route or shadow cannot be.
     """
     beside: list[Beside] = []
-    if before is None and lifecycle.mode != "poll":
+    if before is None and lifecycle.mode != "poll" and (lifecycle.routes or lifecycle.shadows):
         _check_names(declared.by_name(paths), lifecycle)
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only, before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from penstock.errors import PenstockError, nearest
+from penstock.errors import PenstockError
 from penstock.preprocess import ImagePreprocess
 from penstock.train import augment, checkpointing, device, ema, losses, optim, ranks, rules
 from penstock.train.jobs import Job
@@ -281,13 +280,9 @@ def _told(shape: tuple[int, ...] | None) -> str:
 
 
 def _see_monitor(recipe: Recipe) -> None:
-    known, wanted = (*rules.WATCHED[recipe.task], *rules.LOSSES), recipe.keep.monitor
-    if wanted is not None and wanted not in known:
-        # A figure of another task is no slip of the pen.
-        near = "" if wanted in chain(*rules.WATCHED.values()) else nearest(wanted, known)
-        raise PenstockError(
-            f"recipe {recipe.name}: keep.monitor is {wanted!r}; task {recipe.task} has {', '.join(known)}{near}"
-        )
+    wanted = recipe.keep.monitor
+    if wanted is not None and (why := rules.unwatched(wanted, recipe.task)) is not None:
+        raise PenstockError(f"recipe {recipe.name}: keep.monitor {why}")
 
 
 def _augmenter(job: Job) -> augment.Augmenter:

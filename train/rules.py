@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from penstock.errors import nearest
 
 if TYPE_CHECKING:
     from penstock.train.recipe import Recipe
@@ -33,7 +36,6 @@ WATCHED = {
     "multilabel": ("val_f1",),
     "regression": ("val_rmse", "val_mae"),
 }
-LOSSES = ("val_loss", "train_loss")
 MONITORS = {task: names[0] for task, names in WATCHED.items()}
 # Fields that only some names of their section read.
 _OF_SCHEDULES = {
@@ -45,6 +47,16 @@ _OF_SCHEDULES = {
 }
 _OF_LOSSES = {"gamma": ("focal",), "alpha": ("focal",), "delta": ("huber",)}
 _OF_OPTIMIZERS = {"momentum": ("sgd",), "nesterov": ("sgd",), "betas": ("adam", "adamw")}
+
+
+def unwatched(wanted: str, task: str) -> str | None:
+    """Why a figure cannot be watched in a task, behind the field that names it; None where it can."""
+    known = (*WATCHED[task], "val_loss", "train_loss")
+    if wanted in known:
+        return None
+    # A figure of another task is no slip of the pen.
+    near = "" if wanted in chain(*WATCHED.values()) else nearest(wanted, known)
+    return f"is {wanted!r}; task {task} has {', '.join(known)}{near}"
 
 
 def check(recipe: Recipe) -> None:

@@ -94,11 +94,8 @@ def request(recipe: str, settings: Sequence[str], trials: int | None, workers: i
             f"recipe {recipe}: machine.devices is {job.machine.devices} and machine.nodes {job.machine.nodes}; a "
             "sweep's trials take one device each: set both to 1, and give --workers the number of devices"
         )
-    known = (*rules.WATCHED[job.task], *rules.LOSSES)
-    if wanted.metric not in known:
-        raise PenstockError(
-            f"recipe {recipe}: sweep.metric is {wanted.metric!r}; task {job.task} has {', '.join(known)}"
-        )
+    if (why := rules.unwatched(wanted.metric, job.task)) is not None:
+        raise PenstockError(f"recipe {recipe}: sweep.metric {why}")
     if trials is not None:
         job = job.model_copy(update={"sweep": wanted.model_copy(update={"trials": trials})})
     content, own = overrides.apply(raw, changes), [text for text in settings if not text.startswith("sweep.")]

@@ -143,7 +143,7 @@ class TensorRTRunner(BaseRunner):
         with self.lease(tuple(map(_joint, given.values()))) as lease:
             fetched = self._fetched(items) if lease.fetches else ()
             for name, staged in lease.inputs.items() if not fetched else ():
-                _stage(items, name, _parts(given[name]), staged)
+                _stage(items, name, given[name], staged)
             made = dict(zip((tensor.name for tensor in self.outputs), lease.run(fetched), strict=True))
             if scatter(made, items):
                 return [GIVEN] * len(items)
@@ -255,8 +255,8 @@ def _parts(shapes: Sequence[tuple[int, ...]]) -> list[slice]:
     return [slice(start, end) for start, end in pairwise([0, *itertools.accumulate(shape[0] for shape in shapes)])]
 
 
-def _stage(items: Sequence[Arrays], name: str, parts: Sequence[slice], staged: Any) -> None:
-    """Copy each item's rows into page-locked memory."""
+def _stage(items: Sequence[Arrays], name: str, shapes: Sequence[tuple[int, ...]], staged: Any) -> None:
+    """Copy each item's rows, an array of its shape, into page-locked memory."""
     # Whether they fit into 32 bits is asked of all at once: for each item it takes ten times as long as copying it.
     narrow = len(items) > 1 and staged.dtype == np.int32 and items[0][name].dtype == np.int64
     into = np.empty(staged.shape, np.int64) if narrow else staged
@@ -265,7 +265,7 @@ def _stage(items: Sequence[Arrays], name: str, parts: Sequence[slice], staged: A
         if len(arrays) > 1 and into.nbytes < _LARGE and all(array.dtype == into.dtype for array in arrays):
             np.concatenate(arrays, out=into)
         else:
-            for array, part in zip(arrays, parts, strict=True):
+            for array, part in zip(arrays, _parts(shapes), strict=True):
                 _copy_in(name, array, into[part] if into.ndim else into)
     if narrow:
         _copy_in(name, into, staged)
