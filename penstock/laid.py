@@ -2,7 +2,8 @@
 
 numpy lets go of the interpreter for each array that it copies, and has to wait for it after each: where an event loop
 is at work in another thread, a batch of a hundred rows waits a hundred times. process_vm_readv(2), of this process's
-own memory, copies all of them at once; and of what only lies somewhere no array has to be made at all.
+own memory, copies all of them at once; and of what only lies somewhere no array has to be made at all. What is small is
+copied without letting go of the interpreter: to have it again would take longer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 
 from penstock.signature import Arrays
 
-# Fewer arrays or bytes are not worth the call; of more pieces the kernel takes none (UIO_MAXIOV).
+# Fewer arrays are not worth the call, nor as few bytes of arrays that are there; of more pieces the kernel takes none
+# (UIO_MAXIOV).
 _FEW, _SMALL, _MOST = 4, 2**18, 1024
 _numbers = itertools.count(1)
 
@@ -167,7 +169,7 @@ def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> boo
     if held is None:
         return False
     size = int(held[:, 1].sum())
-    if size < _SMALL or size > into.nbytes or not into.flags.c_contiguous:
+    if (size < _SMALL and not all_laid(items)) or size > into.nbytes or not into.flags.c_contiguous:
         return False
     # Where containers forbid the call, or it copies less, numpy copies all of it.
     return _copied(_whole(into, size), held) == size
@@ -248,9 +250,10 @@ def _whole(array: NDArray[np.generic], size: int) -> NDArray[np.uint64]:
 
 def _copied(into: NDArray[np.uint64], source: NDArray[np.uint64]) -> int:
     """Bytes that one call copied from pieces of memory to others; less than all where it may not, or cannot."""
-    if _read is None:
+    read = _read_held if int(into[:, 1].sum()) < _SMALL else _read
+    if read is None:
         return -1
-    found: int = _read(os.getpid(), into.ctypes.data, len(into), source.ctypes.data, len(source), 0)
+    found: int = read(os.getpid(), into.ctypes.data, len(into), source.ctypes.data, len(source), 0)
     return found
 
 
@@ -261,9 +264,9 @@ def address(held: Any) -> int:
     return start
 
 
-def _found() -> Any:
+def _found(library: type[ctypes.CDLL]) -> Any:
     try:
-        found = ctypes.CDLL(None).process_vm_readv
+        found = library(None).process_vm_readv
     except (AttributeError, OSError):  # not Linux
         return None
     found.restype = ctypes.c_ssize_t
@@ -272,4 +275,4 @@ def _found() -> Any:
     return found
 
 
-_read = _found()
+_read, _read_held = _found(ctypes.CDLL), _found(ctypes.PyDLL)  # the second keeps the interpreter

@@ -148,7 +148,7 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
             control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
 
         running.started_with = started
-        server.settle()
+        server.settle(server.turn_s(settings))
         running.run(sockets=[])
 
 

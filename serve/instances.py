@@ -14,13 +14,14 @@ from penstock.runtimes import InstanceDead, InstanceLost, Runner
 class RunnerBatches:
     """A runner as the scheduler wants it: the rows of its items are run as one batch; `shared` if others use it too.
 
-    One that is `steady` takes as long whatever the values are; one that is `light` too may be called on an event loop.
+    One that is `steady` takes as long whatever the values are; one that is `light` too may be called on an event loop;
+    and one that is `inside` computes in this process.
     """
 
     def __init__(self, runner: Runner, shared: Shared | None = None) -> None:
         self._runner, self._shared, self._closed = runner, shared, False
         self.left: Callable[[], None] | None = None
-        self.steady, self.light = runner.steady, runner.steady and runner.light
+        self.steady, self.light, self.inside = runner.steady, runner.steady and runner.light, runner.inside
         self.threads = runner.threads
 
     def __call__(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -71,6 +71,8 @@ class IsolatedRunner(BaseRunner):
         PenstockError: it cannot be opened, or its process died of it.
     """
 
+    inside = False
+
     def __init__(self, opening: Opening) -> None:
         self.callers = opening.callers or 1
         self._lanes: queue.SimpleQueue[_Lane] = queue.SimpleQueue()

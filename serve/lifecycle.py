@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from penstock.serve import declared, memory
 from penstock.serve.errors import nearest_first
 from penstock.serve.kept import Kept
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, load
+from penstock.serve.model import Limits, Model, load
 from penstock.serve.polling import Poll
 from penstock.serve.repository import MODES, Repository
 from penstock.serve.routes import Routes, Weights
@@ -21,6 +22,8 @@ from penstock.serve.shadow import Shadows
 
 log = logging.getLogger(__name__)
 POLL_S = 15.0
+# A server that says that it is ready is as fast as it will be, unless that takes longer.
+_SETTLE_S = 10.0
 # Starts something in the server's event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 
@@ -65,6 +68,8 @@ def open_with(
         _check_names(declared.by_name(paths), lifecycle)
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only, before)
+    if before is None:  # after a death nobody waits for that
+        _settle(repository.models.values())
     may_come = lifecycle.mode == "poll"
     known, routes = repository.names, repository.routes
     if before is None:
@@ -80,6 +85,13 @@ def open_with(
     if poll is not None:
         beside.append(functools.partial(poll.start, repository, lifecycle.poll_s or POLL_S))
     return repository, beside
+
+
+def _settle(models: Iterable[Model]) -> None:
+    """Give models a while for what they still prepare in the background, as batches for a GPU."""
+    until = time.monotonic() + _SETTLE_S
+    for model in models:
+        model.scheduler.settled(max(0.0, until - time.monotonic()))
 
 
 def _check_names(known: Collection[str], lifecycle: Lifecycle) -> None:

@@ -28,6 +28,7 @@ from penstock.serve.instances import RunnerBatches, Shared, Spread
 from penstock.serve.layouts import Layouts
 from penstock.serve.metrics import Metrics
 from penstock.serve.opening import Opening
+from penstock.serve.quick import Company
 from penstock.serve.scheduler import Scheduler
 from penstock.serve.splits import Split
 from penstock.serve.statistics import Statistics, Told
@@ -35,6 +36,7 @@ from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature
 
 _ids = itertools.count(1)
+_COMPANY = Company()  # all models of a process have one event loop
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".tar", ".bin", ".safetensors", ".pt2")
 
 Terms = tuple[int, Hashable]
@@ -105,6 +107,7 @@ class Model:
             observer=Told(metrics.observer(name, version), self.statistics),
             name=name,
             busy_poll_s=(limits.busy_poll_us or 0) / 1e6,
+            company=_COMPANY,
         )
 
     async def infer(

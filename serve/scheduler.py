@@ -24,7 +24,7 @@ from penstock.serve.deadlines import Deadlines
 from penstock.serve.outcomes import Closed, Expired, Hung
 from penstock.serve.posts import BatchFunction, Next, Post, Ran
 from penstock.serve.queues import Queue
-from penstock.serve.quick import Quick
+from penstock.serve.quick import Company, Lone, Quick
 from penstock.serve.times import Times
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,10 @@ class Scheduler:
         stall_s: seconds after which an instance that is still at its batch counts as unhealthy; None waits for ever.
         observer: told of batches and of the queue.
         name: what the log calls it.
-        busy_poll_s: seconds for which the event loop stays awake at most for a batch that runs alone.
+        busy_poll_s: seconds for which the event loop stays awake at most for a batch that runs alone in another
+            process. Of this process it then runs a short one itself, also if a device computes that, and stays awake
+            for the next.
+        company: of all schedulers of the event loop; without it there is no other.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Scheduler:
         observer: Observer | None = None,
         name: str = "",
         busy_poll_s: float = 0.0,
+        company: Company | None = None,
     ) -> None:
         self._name = f"{name}: " if name else ""
         self.restarts = 0
@@ -91,7 +95,9 @@ class Scheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._called = False
-        self._quick, self._curve, self._awake = Quick(), Curve(), Awake(busy_poll_s)
+        self._company = company or Company()
+        self._quick, self._lone = Quick(), Lone(self._company)
+        self._curve, self._awake, self._busy_polls = Curve(), Awake(busy_poll_s), busy_poll_s > 0
         self._deadlines = Deadlines(self._expire)
         self._closed = False
 
@@ -217,6 +223,7 @@ class Scheduler:
             item.deadline, item.timeout_s = self._deadlines.add(now + timeout_s, number, item), timeout_s
         if self._handed and priority < max(self._handed.values()):
             self._recall()
+        self._company.entered()
         self._queue.enter(item)
         self._soon()
         return item
@@ -299,13 +306,16 @@ class Scheduler:
             for item in items:
                 item.running = True
             instance = self._free.pop()
-            if self._quick.holds(items) and self._ran_here(instance, items):
+            if (self._quick.holds(items) or self._lone.holds(items)) and self._ran_here(instance, items):
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
+                if self._busy_polls and self._company.alone:
+                    self._awake.until(self._company.begins())
                 return
             call = instance.begin(items, self._run_limit_s, followed=True)
             self._keep(self._work(instance, items, call))
-            if len(self._tasks) == 1:
+            # A loop that looks for the end of what is run beside it would take the interpreter from that.
+            if len(self._tasks) == 1 and not instance.says("inside", otherwise=True):
                 self._awake.until(call)
         self._hand()
 
@@ -313,7 +323,12 @@ class Scheduler:
         """Have something done, which closing waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._company.begun()
+        task.add_done_callback(self._kept)
+
+    def _kept(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._company.ended()
 
     def _ran_here(self, instance: Post, items: list[Item]) -> bool:
         """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
@@ -321,10 +336,12 @@ class Scheduler:
         try:
             ran = instance.run_here(items)
         except Exception:
-            self._quick.failed(items, time.perf_counter() - started)
+            for known in (self._quick, self._lone):
+                known.failed(items, time.perf_counter() - started)
             return False
         self._settle(instance, ran)
-        self._quick.held_up(items, ran.compute_s)
+        for known in (self._quick, self._lone):
+            known.held_up(items, ran.compute_s)
         return True
 
     async def _work(self, instance: Post, items: Sequence[Item], call: asyncio.Future[Any]) -> None:
@@ -420,8 +437,20 @@ class Scheduler:
         for item in items:
             if item.running:  # nobody waited for it any more when its batch began
                 item.leave()
-        if ran.items and instance.says("light", otherwise=False):
+        if not ran.items:
+            return
+        if instance.says("light", otherwise=False):
             self._quick.told(ran.items, ran.compute_s)
+        if self._may_hold_up(instance):
+            self._lone.told(ran.items, ran.compute_s)
+
+    def _may_hold_up(self, instance: Post) -> bool:
+        """Whether the event loop may run a batch that is no quick one, if it comes alone."""
+        if instance.says("light", otherwise=False):
+            return True
+        # A device may hang, and the loop with it.
+        steady = instance.says("steady", otherwise=False) and instance.says("inside", otherwise=True)
+        return steady and self._busy_polls
 
     def _settle(self, instance: Post, ran: Ran) -> None:
         """Give each item its result."""

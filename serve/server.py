@@ -40,8 +40,9 @@ from penstock.serve.watch import Watch
 _FEW_CORES, _MOST_WORKERS = 4, 8
 _SLOTS_MB = 256
 # Threads that inflate and decode give way to the event loop so soon, for which an answer waits several times. Where it
-# and the runners are in one process, runners wait for it too; in an engine more turns cost more than they bring
-# (bench/results/states.txt).
+# and the runners are in one process, runners wait for it too; in an engine more turns cost more than they bring where
+# its models need the cores (bench/results/states.txt), and less before a GPU, which has nothing to do while a runner
+# waits (bench/results/h200_front_ends.txt).
 _TURN_S, _ALONE_S = 0.0005, 0.0001
 _BUSY_POLL_US = 3000
 
@@ -134,6 +135,11 @@ def busy_poll_us(settings: Settings, workers: int, on_gpu: bool) -> int:
     if settings.limits.busy_poll_us is not None:
         return settings.limits.busy_poll_us
     return _BUSY_POLL_US if on_gpu and len(os.sched_getaffinity(0)) >= 2 * workers else 0
+
+
+def turn_s(settings: Settings) -> float:
+    """How soon an engine's threads give way to each other."""
+    return _ALONE_S if settings.limits.busy_poll_us else _TURN_S
 
 
 def slots_bytes(settings: Settings) -> int:

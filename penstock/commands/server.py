@@ -78,9 +78,9 @@ def serve(
         _running(
             min=0,
             max=1_000_000,
-            help="Microseconds for which a lone request keeps its processes looking for its answer, each at the cost "
-            "of a core, where else they would sleep and be woken; 0: none. Default: 0, and 3000 of front ends before "
-            "a GPU with two cores for each.",
+            help="Microseconds for which a lone request keeps its processes looking for its answer or the next one, "
+            "each at the cost of a core, where else they would sleep and be woken; 0: none. Default: 0, and 3000 of "
+            "front ends before a GPU with two cores for each.",
         ),
     ] = None,
     max_queue_rows: Annotated[int, _running(min=1, help="Rows that may wait before 503.")] = 1024,

@@ -44,13 +44,15 @@ class Runner(Protocol):
     `run` takes every input of the signature, rows first, and returns every output in the signature's order; the arrays
     belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
     callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are;
-    one that is `light` may be called from any thread, and waits for nothing but the processor.
+    one that is `light` may be called from any thread, and waits for nothing but the processor; one that is `inside`
+    computes in this process, or has a device do it.
     `threads` are those that it was given, where it was.
     """
 
     callers: int
     steady: bool
     light: bool
+    inside: bool
     threads: int | None
 
     @property
@@ -89,6 +91,7 @@ class BaseRunner:
 
     callers = 1
     steady = light = False
+    inside = True
     threads: int | None = None
 
     def __init__(self, signature: Signature) -> None:

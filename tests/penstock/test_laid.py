@@ -49,9 +49,11 @@ def test_what_it_does_not_take_is_left_to_others(arrays: list[np.ndarray]) -> No
 
 
 def test_where_the_call_is_forbidden_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laid, "_read", lambda *_: -1)
+    for way in ("_read", "_read_held"):
+        monkeypatch.setattr(laid, way, lambda *_: -1)
     assert not gather(items([np.ones((1, 2**18), np.float32)] * 4), "x", np.zeros((4, 2**18), np.float32))
     requests, answer, memory = requested([1] * 4)
+    assert not gather(requests, "y", np.zeros(4, FLOAT))
     assert scatter(answer, requests)  # one by one
     assert [int(held.form.outputs["t"].at(memory.map, held.room or 0)[0]) for held in requests] == [0, 1, 2, 3]
 
@@ -88,9 +90,10 @@ def requested(rows: list[int], dtype: Any = FLOAT) -> tuple[list[Laid], dict[str
 @given(st.lists(st.integers(1, 5), min_size=4, max_size=20))
 def test_requests_that_only_lie_somewhere_are_gathered_as_their_arrays_are(rows: list[int]) -> None:
     requests, _, _ = requested(rows)
-    into = np.zeros((sum(rows), WIDE), np.uint8)
-    assert gather(requests, "x", into)
-    assert np.array_equal(into, np.concatenate([request["x"] for request in requests]))
+    large, small = np.zeros((sum(rows), WIDE), np.uint8), np.zeros(sum(rows), FLOAT)
+    for name, into in (("x", large), ("y", small)):
+        assert gather(requests, name, into)
+        assert np.array_equal(into, np.concatenate([request[name] for request in requests]))
     assert [shape_of(request, "x") for request in requests] == [(count, WIDE) for count in rows]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from penstock.serve.lifecycle import Lifecycle, open_repository, open_with, toge
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
 from penstock.serve.repository import Repository
+from penstock.serve.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from tests.serve.conftest import StartServer
@@ -335,3 +337,24 @@ def test_a_model_that_is_gone_is_unloaded_by_nobody(tmp_path: Path) -> None:
             await Repository().remove("m")
 
     asyncio.run(scenario())
+
+
+def test_what_models_still_prepare_is_waited_for_but_by_all_of_them_together_no_longer_than_a_while(
+    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def settled(_: Scheduler, timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        time.sleep(min(timeout_s, 0.15))
+        return False
+
+    monkeypatch.setattr(Scheduler, "settled", settled)
+    monkeypatch.setattr("penstock.serve.lifecycle._SETTLE_S", 0.2)
+    for name in ("a", "b", "c"):
+        fake_artifact(tmp_path, name)
+    began = time.monotonic()
+    open_with([tmp_path], Limits(), Metrics(), Lifecycle())
+    assert time.monotonic() - began >= 0.2
+    assert len(waited) == 3
+    assert waited[0] > waited[1] > waited[2] == 0

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.serve import quick
 from penstock.serve.batches import Item
-from penstock.serve.quick import Quick
+from penstock.serve.quick import Company, Lone, Quick
 
 
 def batch(*rows: int, kind: Any = "k") -> list[Item]:
@@ -82,3 +82,69 @@ def test_a_kind_of_which_a_batch_failed_is_learnt_anew() -> None:
     known.failed(batch(4), 0.5)
     known.told(batch(4), 1e-4)
     assert not known.holds(batch(1))  # it held others up
+
+
+class Clock:
+    """Of the module, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(quick.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def known_to(company: Company) -> Lone:
+    """Batches of a row that are short, if they come alone."""
+    lone = Lone(company)
+    lone.told(batch(1), 1e-3)
+    return lone
+
+
+def test_a_lone_batch_may_take_longer_than_a_quick_one_but_not_as_long_as_it_likes(clock: Clock) -> None:
+    lone = Lone(Company())
+    lone.told(batch(1), 1e-3)
+    lone.told(batch(2), 3e-3)
+    assert lone.holds(batch(1))
+    assert not lone.holds(batch(2))
+
+
+def test_who_comes_while_a_thread_is_at_work_is_not_alone_nor_who_comes_soon_after(clock: Clock) -> None:
+    company = Company()
+    lone = known_to(company)
+    company.entered()
+    assert lone.holds(batch(1))
+    company.begun()
+    clock.now += 0.01
+    company.entered()
+    company.ended()
+    assert not lone.holds(batch(1))
+    clock.now += 0.04
+    assert not lone.holds(batch(1))
+    clock.now += 0.02
+    assert lone.holds(batch(1))
+
+
+def test_two_that_come_at_once_are_not_alone(clock: Clock) -> None:
+    company = Company()
+    lone = known_to(company)
+    company.entered()
+    clock.now += 50e-6
+    company.entered()
+    assert not lone.holds(batch(1))
+
+
+def test_who_came_while_the_event_loop_was_held_up_is_not_alone(clock: Clock) -> None:
+    company = Company()
+    mine, other = known_to(company), known_to(company)
+    for later, alone in ((50e-6, False), (0.06, True)):
+        company.entered()
+        clock.now += 1e-3
+        mine.held_up(batch(1), 1e-3)
+        clock.now += later
+        company.entered()
+        assert mine.holds(batch(1)) is other.holds(batch(1)) is alone
+        clock.now += 1.0

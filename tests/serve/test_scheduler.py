@@ -16,6 +16,7 @@ from penstock.runtimes import InstanceDead
 from penstock.serve import scheduler as scheduler_module
 from penstock.serve.batches import Choice, Item, choose, share
 from penstock.serve.outcomes import Closed, Expired, Hung, QueueFull, Unmeetable
+from penstock.serve.quick import Company
 from penstock.serve.scheduler import Scheduler
 from penstock.serve.times import Times
 
@@ -888,6 +889,76 @@ def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
         assert not await here(scheduler, kind=None)
         assert not await here(scheduler, kind=None)
         await scheduler.close()
+
+    run(scenario())
+
+
+class Timed(Steady):
+    """The same, in a millisecond: too long for any but a batch that comes alone."""
+
+    def __init__(self, *, light: bool = True, inside: bool = True) -> None:
+        super().__init__(light=light)
+        self.inside, self.takes_s = inside, 1e-3
+
+
+async def alone(scheduler: Scheduler, count: int = 20) -> list[bool]:
+    """Whether items are run on the event loop that come one after the other."""
+    found = []
+    for _ in range(count):
+        found.append(await here(scheduler))
+        await asyncio.sleep(1e-3)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("light", "inside", "busy_poll_s", "on_loop"),
+    [
+        pytest.param(True, True, 0.0, True, id="the processor computes"),
+        pytest.param(False, True, 0.0, False, id="a device computes, which may hang"),
+        pytest.param(False, True, 1e-3, True, id="a device computes, and somebody sees to that"),
+        pytest.param(False, False, 1e-3, False, id="another process computes"),
+    ],
+)
+def test_a_short_batch_that_comes_alone_is_run_on_the_event_loop(
+    light: bool, inside: bool, busy_poll_s: float, on_loop: bool
+) -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(
+            lambda: Timed(light=light, inside=inside), max_batch=8, busy_poll_s=busy_poll_s, company=Company()
+        )
+        # Some may take longer than 2 ms on a busy machine.
+        assert any((await alone(scheduler))[1:]) is on_loop
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_short_batches_of_several_who_ask_at_once_are_run_in_threads() -> None:
+    async def scenario() -> None:
+        scheduler = Scheduler(Timed, max_batch=1, instances=2)
+        await alone(scheduler)
+        for _ in range(10):
+            assert not any(await asyncio.gather(here(scheduler, 1), here(scheduler, 2)))
+        await scheduler.close()
+
+    run(scenario())
+
+
+def test_a_model_s_short_batches_are_run_in_threads_while_another_model_computes() -> None:
+    async def scenario() -> None:
+        company = Company()
+        one, other = (Scheduler(Timed, max_batch=8, company=company) for _ in range(2))
+        await alone(one)
+        slow = Timed()
+        slow.takes_s = 0.2
+        third = Scheduler(lambda: slow, max_batch=8, company=company)
+        computing = asyncio.ensure_future(here(third))
+        await asyncio.sleep(0.05)
+        assert not any(await alone(one))
+        assert not any(await alone(other))
+        await computing
+        for scheduler in (one, other, third):
+            await scheduler.close()
 
     run(scenario())
 

@@ -13,7 +13,7 @@ from penstock import cuda
 from penstock.errors import PenstockError
 from penstock.serve.model import Limits
 from penstock.serve.predict import Bounds
-from penstock.serve.server import Address, Settings, busy_poll_us, runs_on_gpu, serve, slots_bytes, workers_for
+from penstock.serve.server import Address, Settings, busy_poll_us, runs_on_gpu, serve, slots_bytes, turn_s, workers_for
 
 
 def refused(tmp_path: Path, address: Address) -> str:
@@ -74,6 +74,10 @@ def test_processes_stay_awake_before_a_gpu_that_leaves_them_the_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     assert busy_poll_us(Settings(limits=Limits(busy_poll_us=asked)), workers, on_gpu) == expected
+
+
+def test_an_engine_whose_processes_stay_awake_hands_its_interpreter_on_sooner() -> None:
+    assert turn_s(Settings(limits=Limits(busy_poll_us=3000))) < turn_s(Settings(limits=Limits(busy_poll_us=0)))
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,14 @@ def test_a_number_that_the_engine_has_no_room_for_is_refused_and_not_wrapped(gpu
         assert_right(loaded.run(feeds(2)), feeds(2))
 
 
+def test_numbers_below_0_are_as_good_as_others(gpu: Gpu) -> None:
+    with runner(gpu) as loaded:
+        for numbers in ([-1, 5], [-(2**31), 2**31 - 1]):
+            asked = {**feeds(2), "n": np.array(numbers)}
+            assert_right(loaded.run(asked), asked)
+            assert_right(loaded.run_together([asked, feeds(2)])[0], asked)
+
+
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
 def test_one_number_too_large_among_several_requests_is_refused_and_the_others_are_right_without_it(
     gpu: Gpu, value: int
