@@ -141,11 +141,16 @@ def serve(told: dict[str, Any], settings: Settings, control: Control) -> None:
                 await asyncio.sleep(_EVERY_S)
                 await fronts.gather(_GATHER_S)
 
+        async def settled() -> None:
+            if before is None:  # after a death nobody waits for that
+                await asyncio.to_thread(lifecycle.settle, repository, lambda: running.should_exit)
+            control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
+
         def started() -> None:
             supervised.keep(gathering())
             fronts.keep()
             control.follow(heard)
-            control.tell("ready", problems=len(repository.problems), first=next(iter(repository.models), "NAME"))
+            supervised.keep(settled())
 
         running.started_with = started
         server.settle(server.turn_s(settings))

@@ -37,6 +37,11 @@ class RunnerBatches:
             raise
 
     @property
+    def lone(self) -> bool:
+        """Whether an event loop may call it with a short batch that comes alone."""
+        return self._runner.lone
+
+    @property
     def well(self) -> bool:
         """Whether its runner could answer now, as far as can be seen from outside."""
         return self._runner.well

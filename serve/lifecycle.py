@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from penstock.serve import declared, memory
 from penstock.serve.errors import nearest_first
 from penstock.serve.kept import Kept
 from penstock.serve.metrics import Metrics
-from penstock.serve.model import Limits, Model, load
+from penstock.serve.model import Limits, load
 from penstock.serve.polling import Poll
 from penstock.serve.repository import MODES, Repository
 from penstock.serve.routes import Routes, Weights
@@ -23,7 +23,7 @@ from penstock.serve.shadow import Shadows
 log = logging.getLogger(__name__)
 POLL_S = 15.0
 # A server that says that it is ready is as fast as it will be, unless that takes longer.
-_SETTLE_S = 10.0
+_SETTLE_S, _STEP_S = 10.0, 0.2
 # Starts something in the server's event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 
@@ -68,8 +68,6 @@ def open_with(
         _check_names(declared.by_name(paths), lifecycle)
     poll = Poll(paths) if lifecycle.mode == "poll" else None
     repository = open_repository(paths, limits, metrics, lifecycle.mode, lifecycle.only, before)
-    if before is None:  # after a death nobody waits for that
-        _settle(repository.models.values())
     may_come = lifecycle.mode == "poll"
     known, routes = repository.names, repository.routes
     if before is None:
@@ -87,11 +85,12 @@ def open_with(
     return repository, beside
 
 
-def _settle(models: Iterable[Model]) -> None:
-    """Give models a while for what they still prepare in the background, as batches for a GPU."""
+def settle(repository: Repository, is_over: Callable[[], bool]) -> None:
+    """Give models a while for what they still prepare in the background, as batches for a GPU, unless all is over."""
     until = time.monotonic() + _SETTLE_S
-    for model in models:
-        model.scheduler.settled(max(0.0, until - time.monotonic()))
+    for model in list(repository.models.values()):
+        while not (is_over() or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
+            pass
 
 
 def _check_names(known: Collection[str], lifecycle: Lifecycle) -> None:

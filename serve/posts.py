@@ -55,8 +55,8 @@ class Next:
 class Post:
     """One batch function and the single thread that calls it, while the event loop does not.
 
-    What a function says of itself (`well`, `gone`, `steady`, `light`, `inside`) and can do beside (`settled`, `kill`,
-    `close`) is asked of it where it has it; see `penstock.serve.instances`.
+    What a function says of itself (`well`, `gone`, `steady`, `light`, `lone`, `inside`) and can do beside (`settled`,
+    `kill`, `close`) is asked of it where it has it; see `penstock.serve.instances`.
     """
 
     def __init__(self, function: BatchFunction) -> None:

@@ -13,7 +13,7 @@ _QUICK_S = 200e-6
 # none is taken to.
 _LONE_S, _SOON_S, _COMPANY_S = 2e-3, 100e-6, 50e-3
 # A batch that holds up the event loop for so long was no quick one: none is for a while, which doubles each time.
-_SLOW_S, _PAUSE_S = 20e-3, 1.0
+_SLOW_S, _PAUSE_S, _LONGEST_PAUSE_S = 20e-3, 1.0, 60.0
 _MOST = 1024
 
 
@@ -47,7 +47,8 @@ class Quick:
         """How long a batch held up whoever relied on it to be quick."""
         if seconds > _SLOW_S:
             self._rows.clear()
-            self._until, self._pause_s = time.monotonic() + self._pause_s, 2 * self._pause_s
+            self._until = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         elif seconds > 5 * self._most_s:
             self._rows.pop(items[0].kind, None)
 
@@ -65,10 +66,10 @@ class Company:
         self._none_there: asyncio.Future[None] | None = None
         self._last = self._met = float("-inf")
 
-    def entered(self) -> None:
-        """An item came."""
+    def entered(self, *, waiting: bool) -> None:
+        """An item came, and found others waiting or not."""
         now = time.monotonic()
-        if self._in_threads or now - self._last < _SOON_S:
+        if waiting or self._in_threads or now - self._last < _SOON_S:
             self._met = now
         self._last = now
 
@@ -95,8 +96,8 @@ class Company:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody has met another for a while."""
-        return time.monotonic() - self._met > _COMPANY_S
+        """Whether no thread is at work, and nobody has met another for a while."""
+        return not self._in_threads and time.monotonic() - self._met > _COMPANY_S
 
 
 class Lone(Quick):

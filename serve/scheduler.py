@@ -3,7 +3,8 @@
 Deciding is `choose`, a pure function over the queue; doing is `Scheduler`. An idle instance is given what the event
 loop has received by then, so a lone request never waits. With `max_delay_ms`, items that came while every instance was
 busy may wait that long for a fuller batch even after one falls free; at its default of 0 they are taken as soon as one
-does. Batches run in a thread of their instance, but for those that are done sooner than a thread wakes.
+does. Batches run in a thread of their instance, but for those that are done sooner than a thread wakes, and short ones
+that come alone: see `penstock.serve.quick`.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Scheduler:
         observer: told of batches and of the queue.
         name: what the log calls it.
         busy_poll_s: seconds for which the event loop stays awake at most for a batch that runs alone in another
-            process. Of this process it then runs a short one itself, also if a device computes that, and stays awake
-            for the next.
+            process. One that is short, of a function that is `lone`, it then runs itself, and stays awake for the next:
+            to be asked for where somebody ends a process that does not answer, as a device may hang.
         company: of all schedulers of the event loop; without it there is no other.
     """
 
@@ -223,7 +224,7 @@ class Scheduler:
             item.deadline, item.timeout_s = self._deadlines.add(now + timeout_s, number, item), timeout_s
         if self._handed and priority < max(self._handed.values()):
             self._recall()
-        self._company.entered()
+        self._company.entered(waiting=bool(self._queue.items))
         self._queue.enter(item)
         self._soon()
         return item
@@ -306,13 +307,11 @@ class Scheduler:
             for item in items:
                 item.running = True
             instance = self._free.pop()
-            if (self._quick.holds(items) or self._lone.holds(items)) and self._ran_here(instance, items):
+            call = self._begun(instance, items)
+            if call is None:
                 self._free.append(instance)
                 self._soon()  # others on the loop go between
-                if self._busy_polls and self._company.alone:
-                    self._awake.until(self._company.begins())
                 return
-            call = instance.begin(items, self._run_limit_s, followed=True)
             self._keep(self._work(instance, items, call))
             # A loop that looks for the end of what is run beside it would take the interpreter from that.
             if len(self._tasks) == 1 and not instance.says("inside", otherwise=True):
@@ -330,19 +329,26 @@ class Scheduler:
         self._tasks.discard(task)
         self._company.ended()
 
-    def _ran_here(self, instance: Post, items: list[Item]) -> bool:
-        """Run a batch on the event loop; False if it failed, and is to be run where failures are seen to."""
-        started = time.perf_counter()
-        try:
-            ran = instance.run_here(items)
-        except Exception:
-            for known in (self._quick, self._lone):
+    def _begun(self, instance: Post, items: list[Item]) -> asyncio.Future[Any] | None:
+        """A batch that an instance has begun; None if it was run on the event loop and is over."""
+        known = self._quick if self._quick.holds(items) else self._lone
+        if known.holds(items) and (known is self._quick or instance.says("lone", otherwise=False)):
+            started = time.perf_counter()
+            try:
+                ran = instance.run_here(items)
+            except Exception as error:
                 known.failed(items, time.perf_counter() - started)
-            return False
-        self._settle(instance, ran)
-        for known in (self._quick, self._lone):
-            known.held_up(items, ran.compute_s)
-        return True
+                if isinstance(error, InstanceDead):
+                    died: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                    died.set_exception(error)
+                    return died
+            else:
+                self._settle(instance, ran)
+                known.held_up(items, ran.compute_s)
+                if known is self._lone:
+                    self._awake.until(self._company.begins())
+                return None
+        return instance.begin(items, self._run_limit_s, followed=True)
 
     async def _work(self, instance: Post, items: Sequence[Item], call: asyncio.Future[Any]) -> None:
         """See to a batch of an instance's, and to those that it goes on with."""
@@ -441,16 +447,8 @@ class Scheduler:
             return
         if instance.says("light", otherwise=False):
             self._quick.told(ran.items, ran.compute_s)
-        if self._may_hold_up(instance):
+        if self._busy_polls and instance.says("lone", otherwise=False):
             self._lone.told(ran.items, ran.compute_s)
-
-    def _may_hold_up(self, instance: Post) -> bool:
-        """Whether the event loop may run a batch that is no quick one, if it comes alone."""
-        if instance.says("light", otherwise=False):
-            return True
-        # A device may hang, and the loop with it.
-        steady = instance.says("steady", otherwise=False) and instance.says("inside", otherwise=True)
-        return steady and self._busy_polls
 
     def _settle(self, instance: Post, ran: Ran) -> None:
         """Give each item its result."""

@@ -69,6 +69,11 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         raise PenstockError(
             f"--slots-mb {settings.slots_mb}: is memory of front ends, and there are none: add --workers N"
         )
+    if limits.busy_poll_us:
+        raise PenstockError(
+            f"--busy-poll-us {limits.busy_poll_us}: is of front ends and their engine, and there are none: "
+            "add --workers N"
+        )
     metrics, regions, tracer = Metrics(), Regions(bounds.shared_memory), Tracer(settings.trace_file)
     access = Access(settings.access)
     listener = _bind(address)
@@ -99,6 +104,7 @@ def serve(paths: list[Path], settings: Settings, say: Callable[[str], None]) -> 
         # nothing left to end, and one that is told to stop before it has begun stops too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
+        lifecycle.settle(repository, lambda: server.should_exit)
         _listen(listener, address)  # from here on a client that comes waits; before, it would be refused
         for warning in access.warnings(host):
             say(f"warning: {warning}")
@@ -138,7 +144,7 @@ def busy_poll_us(settings: Settings, workers: int, on_gpu: bool) -> int:
 
 
 def turn_s(settings: Settings) -> float:
-    """How soon an engine's threads give way to each other."""
+    """How soon an engine's threads give way to each other: sooner where processes stay awake, and so have the cores."""
     return _ALONE_S if settings.limits.busy_poll_us else _TURN_S
 
 

@@ -45,7 +45,8 @@ class Runner(Protocol):
     belong to the caller. `run_together` runs the rows of several callers as one batch, and gives each its own. As many
     callers as `callers` says may be in a runner at once. One that is `steady` takes as long whatever the values are;
     one that is `light` may be called from any thread, and waits for nothing but the processor; one that is `inside`
-    computes in this process, or has a device do it.
+    computes in this process, or has a device do it, and one that is `lone` may have a short batch that comes alone
+    run by whoever may not be held up for long.
     `threads` are those that it was given, where it was.
     """
 
@@ -68,6 +69,9 @@ class Runner(Protocol):
     def prepare(self, memory: Memory) -> None: ...
 
     def settled(self, timeout_s: float | None = None) -> bool: ...
+
+    @property
+    def lone(self) -> bool: ...
 
     @property
     def well(self) -> bool: ...
@@ -118,6 +122,11 @@ class BaseRunner:
     def settled(self, timeout_s: float | None = None) -> bool:
         """Wait until what a runner still prepares in the background is done; False if that takes longer."""
         return True
+
+    @property
+    def lone(self) -> bool:
+        """Whether whoever may not be held up for long may run a short batch that comes alone."""
+        return False
 
     @property
     def well(self) -> bool:

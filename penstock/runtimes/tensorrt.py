@@ -134,6 +134,12 @@ class TensorRTRunner(BaseRunner):
         self._background.join(timeout_s)
         return not self._background.is_alive()
 
+    @property
+    def lone(self) -> bool:
+        """Not while a lane may be away for a capture; what cannot be captured may take as long as its values say."""
+        lanes = self._lanes
+        return bool(lanes) and not self._background.is_alive() and len(lanes[0].launches) == len(self._plan)
+
     def run(self, feeds: Arrays) -> dict[str, Any]:
         return self.run_together([feeds])[0]
 

@@ -17,7 +17,7 @@ from penstock.artifact import Artifact
 from penstock.errors import PenstockError
 from penstock.runtimes.fake import FakeRunner
 from penstock.serve.errors import RequestError
-from penstock.serve.lifecycle import Lifecycle, open_repository, open_with, together
+from penstock.serve.lifecycle import Lifecycle, open_repository, open_with, settle, together
 from penstock.serve.metrics import Metrics
 from penstock.serve.model import Limits
 from penstock.serve.repository import Repository
@@ -339,22 +339,20 @@ def test_a_model_that_is_gone_is_unloaded_by_nobody(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_what_models_still_prepare_is_waited_for_but_by_all_of_them_together_no_longer_than_a_while(
-    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("ends", "least_s"), [(False, 0.2), (True, 0.0)])
+def test_what_models_still_prepare_is_waited_for_a_while_unless_the_server_ends(
+    tmp_path: Path, fake_artifact: Make, monkeypatch: pytest.MonkeyPatch, ends: bool, least_s: float
 ) -> None:
-    waited: list[float] = []
-
     def settled(_: Scheduler, timeout_s: float) -> bool:
-        waited.append(timeout_s)
-        time.sleep(min(timeout_s, 0.15))
+        time.sleep(timeout_s)
         return False
 
     monkeypatch.setattr(Scheduler, "settled", settled)
+    monkeypatch.setattr("penstock.serve.lifecycle._STEP_S", 0.01)
     monkeypatch.setattr("penstock.serve.lifecycle._SETTLE_S", 0.2)
     for name in ("a", "b", "c"):
         fake_artifact(tmp_path, name)
+    repository, _ = open_with([tmp_path], Limits(), Metrics(), Lifecycle())
     began = time.monotonic()
-    open_with([tmp_path], Limits(), Metrics(), Lifecycle())
-    assert time.monotonic() - began >= 0.2
-    assert len(waited) == 3
-    assert waited[0] > waited[1] > waited[2] == 0
+    settle(repository, lambda: ends)
+    assert least_s <= time.monotonic() - began < least_s + 2

@@ -115,11 +115,12 @@ def test_a_lone_batch_may_take_longer_than_a_quick_one_but_not_as_long_as_it_lik
 def test_who_comes_while_a_thread_is_at_work_is_not_alone_nor_who_comes_soon_after(clock: Clock) -> None:
     company = Company()
     lone = known_to(company)
-    company.entered()
+    company.entered(waiting=False)
     assert lone.holds(batch(1))
     company.begun()
+    assert not lone.holds(batch(1))
     clock.now += 0.01
-    company.entered()
+    company.entered(waiting=False)
     company.ended()
     assert not lone.holds(batch(1))
     clock.now += 0.04
@@ -131,9 +132,18 @@ def test_who_comes_while_a_thread_is_at_work_is_not_alone_nor_who_comes_soon_aft
 def test_two_that_come_at_once_are_not_alone(clock: Clock) -> None:
     company = Company()
     lone = known_to(company)
-    company.entered()
+    company.entered(waiting=False)
     clock.now += 50e-6
-    company.entered()
+    company.entered(waiting=False)
+    assert not lone.holds(batch(1))
+
+
+def test_who_finds_another_waiting_is_not_alone(clock: Clock) -> None:
+    company = Company()
+    lone = known_to(company)
+    company.entered(waiting=False)
+    clock.now += 1e-3
+    company.entered(waiting=True)
     assert not lone.holds(batch(1))
 
 
@@ -141,10 +151,10 @@ def test_who_came_while_the_event_loop_was_held_up_is_not_alone(clock: Clock) ->
     company = Company()
     mine, other = known_to(company), known_to(company)
     for later, alone in ((50e-6, False), (0.06, True)):
-        company.entered()
+        company.entered(waiting=False)
         clock.now += 1e-3
         mine.held_up(batch(1), 1e-3)
         clock.now += later
-        company.entered()
+        company.entered(waiting=False)
         assert mine.holds(batch(1)) is other.holds(batch(1)) is alone
         clock.now += 1.0

@@ -896,9 +896,9 @@ def test_a_kind_of_batch_that_was_quick_is_run_on_the_event_loop() -> None:
 class Timed(Steady):
     """The same, in a millisecond: too long for any but a batch that comes alone."""
 
-    def __init__(self, *, light: bool = True, inside: bool = True) -> None:
-        super().__init__(light=light)
-        self.inside, self.takes_s = inside, 1e-3
+    def __init__(self, *, lone: bool = True) -> None:
+        super().__init__(light=False)
+        self.lone, self.takes_s = lone, 1e-3
 
 
 async def alone(scheduler: Scheduler, count: int = 20) -> list[bool]:
@@ -911,21 +911,16 @@ async def alone(scheduler: Scheduler, count: int = 20) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("light", "inside", "busy_poll_s", "on_loop"),
+    ("lone", "busy_poll_s", "on_loop"),
     [
-        pytest.param(True, True, 0.0, True, id="the processor computes"),
-        pytest.param(False, True, 0.0, False, id="a device computes, which may hang"),
-        pytest.param(False, True, 1e-3, True, id="a device computes, and somebody sees to that"),
-        pytest.param(False, False, 1e-3, False, id="another process computes"),
+        pytest.param(True, 1e-3, True, id="it may be"),
+        pytest.param(True, 0.0, False, id="nobody asks for it"),
+        pytest.param(False, 1e-3, False, id="it may not be"),
     ],
 )
-def test_a_short_batch_that_comes_alone_is_run_on_the_event_loop(
-    light: bool, inside: bool, busy_poll_s: float, on_loop: bool
-) -> None:
+def test_a_short_batch_that_comes_alone_is_run_on_the_event_loop(lone: bool, busy_poll_s: float, on_loop: bool) -> None:
     async def scenario() -> None:
-        scheduler = Scheduler(
-            lambda: Timed(light=light, inside=inside), max_batch=8, busy_poll_s=busy_poll_s, company=Company()
-        )
+        scheduler = Scheduler(lambda: Timed(lone=lone), max_batch=8, busy_poll_s=busy_poll_s, company=Company())
         # Some may take longer than 2 ms on a busy machine.
         assert any((await alone(scheduler))[1:]) is on_loop
         await scheduler.close()
@@ -935,8 +930,8 @@ def test_a_short_batch_that_comes_alone_is_run_on_the_event_loop(
 
 def test_short_batches_of_several_who_ask_at_once_are_run_in_threads() -> None:
     async def scenario() -> None:
-        scheduler = Scheduler(Timed, max_batch=1, instances=2)
-        await alone(scheduler)
+        scheduler = Scheduler(Timed, max_batch=1, instances=2, busy_poll_s=1e-3)
+        assert any(await alone(scheduler))
         for _ in range(10):
             assert not any(await asyncio.gather(here(scheduler, 1), here(scheduler, 2)))
         await scheduler.close()
@@ -947,8 +942,8 @@ def test_short_batches_of_several_who_ask_at_once_are_run_in_threads() -> None:
 def test_a_model_s_short_batches_are_run_in_threads_while_another_model_computes() -> None:
     async def scenario() -> None:
         company = Company()
-        one, other = (Scheduler(Timed, max_batch=8, company=company) for _ in range(2))
-        await alone(one)
+        one, other = (Scheduler(Timed, max_batch=8, busy_poll_s=1e-3, company=company) for _ in range(2))
+        assert any(await alone(one))
         slow = Timed()
         slow.takes_s = 0.2
         third = Scheduler(lambda: slow, max_batch=8, company=company)
@@ -961,6 +956,37 @@ def test_a_model_s_short_batches_are_run_in_threads_while_another_model_computes
             await scheduler.close()
 
     run(scenario())
+
+
+def test_a_death_on_the_event_loop_has_its_own_words_and_the_batch_is_run_again_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: list[bool] = []
+
+    class Mortal(Timed):
+        def __call__(self, payloads: list[Any]) -> list[Any]:
+            calls.append(threading.current_thread() is threading.main_thread())
+            if "die" in payloads and not deaths:
+                deaths.append(1)
+                raise InstanceDead("CUDA: of this")
+            return super().__call__(payloads)
+
+    deaths: list[int] = []
+
+    async def scenario() -> None:
+        scheduler = Scheduler(Mortal, max_batch=8, busy_poll_s=1e-3)
+        while not (await alone(scheduler, 2))[-1]:
+            pass
+        calls.clear()
+        await here(scheduler, "die")
+        assert scheduler.restarts == 1
+        assert len(calls) == 2
+        await until(lambda: scheduler.states == {"busy": 0, "idle": 1, "dead": 0})
+        await scheduler.close()
+
+    run(scenario())
+    assert calls[0]
+    assert "CUDA: of this" in caplog.text
 
 
 def test_what_is_not_light_is_never_run_on_the_event_loop() -> None:

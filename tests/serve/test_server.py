@@ -65,6 +65,11 @@ def test_slots_that_cannot_hold_the_largest_body_are_refused(tmp_path: Path) -> 
         serve([tmp_path], Settings(workers=1, slots_mb=8), print)
 
 
+def test_staying_awake_is_of_front_ends(tmp_path: Path) -> None:
+    with pytest.raises(PenstockError, match="--busy-poll-us 9: is of front ends and their engine, and there are none"):
+        serve([tmp_path], Settings(workers=0, limits=Limits(busy_poll_us=9)), print)
+
+
 @pytest.mark.parametrize(
     ("on_gpu", "workers", "asked", "expected"),
     [(False, 2, None, 0), (True, 2, None, 3000), (True, 3, None, 0), (True, 3, 50, 50), (False, 1, 9, 9)],

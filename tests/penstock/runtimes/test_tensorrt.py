@@ -241,11 +241,19 @@ def test_one_number_too_large_among_several_requests_is_refused_and_the_others_a
             assert_right(answer, asked)
 
 
+def test_whoever_may_not_be_held_up_may_run_it_once_all_is_captured(gpu: Gpu) -> None:
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        assert loaded.lone
+    assert not loaded.lone
+
+
 def test_a_model_that_cannot_be_captured_is_run_all_the_same(gpu: Gpu) -> None:
     gpu.broken = "cudaGraphInstantiate"
     with runner(gpu) as loaded:
         assert loaded.settled(10)
         assert not gpu.graphs
+        assert not loaded.lone  # it may take as long as its values say
         assert_right(loaded.run(feeds(4)), feeds(4))
     assert not gpu.held
 
