@@ -172,7 +172,7 @@ def gather(items: Sequence[Arrays], name: str, into: NDArray[np.generic]) -> boo
     if (size < _SMALL and not all_laid(items)) or size > into.nbytes or not into.flags.c_contiguous:
         return False
     # Where containers forbid the call, or it copies less, numpy copies all of it.
-    return _copied(_whole(into, size), held) == size
+    return _copied(_whole(into, size), held, size)
 
 
 def scatter(answer: Arrays, items: Sequence[Arrays]) -> bool:
@@ -210,7 +210,7 @@ def _scattered(array: NDArray[np.generic], name: str, items: Sequence[Laid]) -> 
     if not array.flags.c_contiguous:
         return False
     rooms = [(item.form.memory.address + (item.room or 0), item.form.outputs[name]) for item in items]
-    return _copied(_addresses(rooms), _whole(array, array.nbytes)) == array.nbytes
+    return _copied(_addresses(rooms), _whole(array, array.nbytes), array.nbytes)
 
 
 def _fits(answer: Arrays, form: Form) -> bool:
@@ -248,13 +248,13 @@ def _whole(array: NDArray[np.generic], size: int) -> NDArray[np.uint64]:
     return np.array([[address(array), size]], np.uint64)
 
 
-def _copied(into: NDArray[np.uint64], source: NDArray[np.uint64]) -> int:
-    """Bytes that one call copied from pieces of memory to others; less than all where it may not, or cannot."""
-    read = _read_held if int(into[:, 1].sum()) < _SMALL else _read
+def _copied(into: NDArray[np.uint64], source: NDArray[np.uint64], size: int) -> bool:
+    """Whether one call copied all bytes from pieces of memory to others: it may not be allowed to, or copy less."""
+    read = _read_held if size < _SMALL else _read
     if read is None:
-        return -1
+        return False
     found: int = read(os.getpid(), into.ctypes.data, len(into), source.ctypes.data, len(source), 0)
-    return found
+    return found == size
 
 
 def address(held: Any) -> int:

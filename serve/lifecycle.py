@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.serve import declared, memory
+from penstock.serve import declared, loading, memory
 from penstock.serve.errors import nearest_first
 from penstock.serve.kept import Kept
 from penstock.serve.metrics import Metrics
@@ -23,7 +22,7 @@ from penstock.serve.shadow import Shadows
 log = logging.getLogger(__name__)
 POLL_S = 15.0
 # A server that says that it is ready is as fast as it will be, unless that takes longer.
-_SETTLE_S, _STEP_S = 10.0, 0.2
+_SETTLE_S = 10.0
 # Starts something in the server's event loop, and gives what stops it within seconds.
 Beside = Callable[[], Awaitable[Callable[[float], Awaitable[None]]]]
 
@@ -87,10 +86,7 @@ def open_with(
 
 def settle(repository: Repository, is_over: Callable[[], bool]) -> None:
     """Give models a while for what they still prepare in the background, as batches for a GPU, unless all is over."""
-    until = time.monotonic() + _SETTLE_S
-    for model in list(repository.models.values()):
-        while not (is_over() or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
-            pass
+    loading.settle(list(repository.models.values()), _SETTLE_S, is_over)
 
 
 def _check_names(known: Collection[str], lifecycle: Lifecycle) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.serve import declared, memory
@@ -14,7 +14,7 @@ from penstock.serve.threads import CallThread
 
 ENDING = "the server is shutting down"
 # What a runner prepares behind its first answers is waited for so long before a new version takes the old one's place.
-_SETTLE_S, _STEP_S = 300.0, 0.5
+_SETTLE_S, _STEP_S = 300.0, 0.2
 
 
 class Loader:
@@ -50,12 +50,18 @@ class Loader:
     def _warm(self, open: Callable[[Path], Model], path: Path, name: str) -> Model:
         try:
             model = declared.opened(open, path, name)
-            until = time.monotonic() + _SETTLE_S
-            while not (self._closed or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
-                pass
+            settle([model], _SETTLE_S, lambda: self._closed)
             return model
         finally:
             memory.give_back()  # what reading the file took
+
+
+def settle(models: Iterable[Model], most_s: float, is_over: Callable[[], bool]) -> None:
+    """Give models some seconds together for what they still prepare in the background, unless all is over."""
+    until = time.monotonic() + most_s
+    for model in models:
+        while not (is_over() or model.scheduler.settled(_STEP_S) or time.monotonic() > until):
+            pass
 
 
 async def release(former: Model) -> None:

@@ -331,8 +331,10 @@ class Scheduler:
 
     def _begun(self, instance: Post, items: list[Item]) -> asyncio.Future[Any] | None:
         """A batch that an instance has begun; None if it was run on the event loop and is over."""
-        known = self._quick if self._quick.holds(items) else self._lone
-        if known.holds(items) and (known is self._quick or instance.says("lone", otherwise=False)):
+        known = self._quick if self._quick.holds(items) else None
+        if known is None and self._lone.holds(items) and instance.says("lone", otherwise=False):
+            known = self._lone
+        if known is not None:
             started = time.perf_counter()
             try:
                 ran = instance.run_here(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -422,3 +423,11 @@ def png() -> Callable[[Any], bytes]:
         return buffer.getvalue()
 
     return encode
+
+
+async def is_heard(client: Any) -> None:
+    """Wait until tritonclient finds a server ready: a process that had no core for a second is not well until heard."""
+    for _ in range(100):
+        if await client.is_server_ready():
+            return
+        await asyncio.sleep(0.1)

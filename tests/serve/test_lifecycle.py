@@ -348,7 +348,7 @@ def test_what_models_still_prepare_is_waited_for_a_while_unless_the_server_ends(
         return False
 
     monkeypatch.setattr(Scheduler, "settled", settled)
-    monkeypatch.setattr("penstock.serve.lifecycle._STEP_S", 0.01)
+    monkeypatch.setattr("penstock.serve.loading._STEP_S", 0.01)
     monkeypatch.setattr("penstock.serve.lifecycle._SETTLE_S", 0.2)
     for name in ("a", "b", "c"):
         fake_artifact(tmp_path, name)

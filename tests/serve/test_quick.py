@@ -15,6 +15,19 @@ def batch(*rows: int, kind: Any = "k") -> list[Item]:
     return [Item(None, count, None, 0, 0.0, True, None, number, kind=kind) for number, count in enumerate(rows)]  # type: ignore[arg-type]
 
 
+class Clock:
+    """Of the module, in seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(quick.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
 def test_nothing_is_quick_before_it_has_been() -> None:
     assert not Quick().holds(batch(1))
 
@@ -46,20 +59,16 @@ def test_a_kind_that_turned_out_slower_is_learnt_anew() -> None:
     assert known.holds(batch(4))
 
 
-def test_after_a_batch_that_held_up_the_loop_none_is_quick_for_longer_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 100.0
-    monkeypatch.setattr(quick.time, "monotonic", lambda: now)
+def test_after_a_batch_that_held_up_the_loop_none_is_quick_for_longer_each_time(clock: Clock) -> None:
     known = Quick()
     for pause in (1.0, 2.0, 4.0):
         known.told(batch(4), 1e-4)
         known.held_up(batch(4), 0.5)
         for later in (0.0, 0.99 * pause):
-            now += later
+            clock.now += later
             known.told(batch(4), 1e-4)
             assert not known.holds(batch(4))
-        now += 0.02 * pause
+        clock.now += 0.02 * pause
         known.told(batch(4), 1e-4)
         assert known.holds(batch(4))
 
@@ -82,19 +91,6 @@ def test_a_kind_of_which_a_batch_failed_is_learnt_anew() -> None:
     known.failed(batch(4), 0.5)
     known.told(batch(4), 1e-4)
     assert not known.holds(batch(1))  # it held others up
-
-
-class Clock:
-    """Of the module, in seconds."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr(quick.time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 def known_to(company: Company) -> Lone:
@@ -129,21 +125,13 @@ def test_who_comes_while_a_thread_is_at_work_is_not_alone_nor_who_comes_soon_aft
     assert lone.holds(batch(1))
 
 
-def test_two_that_come_at_once_are_not_alone(clock: Clock) -> None:
+@pytest.mark.parametrize(("later", "waiting"), [(50e-6, False), (1e-3, True)], ids=["at once", "the other waits"])
+def test_two_that_come_together_are_not_alone(clock: Clock, later: float, waiting: bool) -> None:
     company = Company()
     lone = known_to(company)
     company.entered(waiting=False)
-    clock.now += 50e-6
-    company.entered(waiting=False)
-    assert not lone.holds(batch(1))
-
-
-def test_who_finds_another_waiting_is_not_alone(clock: Clock) -> None:
-    company = Company()
-    lone = known_to(company)
-    company.entered(waiting=False)
-    clock.now += 1e-3
-    company.entered(waiting=True)
+    clock.now += later
+    company.entered(waiting=waiting)
     assert not lone.holds(batch(1))
 
 

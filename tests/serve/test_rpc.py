@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from penstock import artifact
+from tests.serve.conftest import is_heard
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
@@ -227,10 +228,7 @@ def test_a_timeout_of_the_request_is_unavailable_as_in_triton(client: Any) -> No
 def test_the_asyncio_client_gets_the_same(address: str, golden: tuple[Any, Any]) -> None:
     async def all_of_it() -> None:
         async with aio.InferenceServerClient(address) as client:
-            for _ in range(100):  # a process that had no core for a second is not well until it is heard again
-                if await client.is_server_ready():
-                    break
-                await asyncio.sleep(0.1)
+            await is_heard(client)
             assert await client.is_server_ready()
             assert (await client.get_model_metadata(NAME)).name == NAME
             assert (await client.get_inference_statistics(NAME)).model_stats[0].name == NAME

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from penstock import artifact
+from tests.serve.conftest import is_heard
 
 if TYPE_CHECKING:
     from tests.serve.conftest import Server, StartServer
@@ -223,10 +224,7 @@ def test_the_asyncio_client_gets_the_same(own_server: Server, golden: tuple[Any,
     async def all_of_it() -> None:
         async with aio.InferenceServerClient(own_server.netloc) as client:
             assert await client.is_server_live()
-            for _ in range(100):  # a process that had no core for a second is not well until it is heard again
-                if await client.is_server_ready():
-                    break
-                await asyncio.sleep(0.1)
+            await is_heard(client)
             assert await client.is_server_ready()
             assert await client.is_model_ready(NAME)
             assert (await client.get_server_metadata())["name"] == "penstock"
