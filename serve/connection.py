@@ -35,7 +35,7 @@ _JOINED = 65_536
 # What is read while it is not known what comes: of a long body the less of it is copied from there, the better.
 _FIRST = 16_384
 # Bytes of a body that are read at once, and before others have their first turn.
-_AT_ONCE, _FIRST_TURN = 131_072, 2**20
+_AT_ONCE, _FIRST_TURN = 262_144, 2**20
 
 
 @dataclass(frozen=True)

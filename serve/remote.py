@@ -169,7 +169,7 @@ class EngineLink(asyncio.Protocol):
         changed: told what the engine serves, each time that changes.
         ended: told that it is no more.
         figures: gives what was counted here since it was last asked.
-        awake: keeps the loop awake over a request that comes alone.
+        awake: keeps the loop awake over a request that comes alone, and for the next.
     """
 
     slots: Slots
@@ -184,6 +184,8 @@ class EngineLink(asyncio.Protocol):
     # Of this turn of the event loop.
     _asks: list[bytes] = field(default_factory=list)
     _transport: Any = None
+    # Whether what was asked last was all that there was to ask.
+    _lone: bool = False
 
     @property
     def under_way(self) -> int:
@@ -200,7 +202,8 @@ class EngineLink(asyncio.Protocol):
         asks, self._asks = self._asks, []
         if asks and self.there:
             self._transport.write(frames.frame(frames.ASKS, b"".join(asks)))
-            if len(self._asked) == 1:
+            self._lone = len(self._asked) == 1
+            if self._lone:
                 self.awake.until(next(iter(self._asked.values())).future)
 
     def connection_made(self, transport: Any) -> None:
@@ -291,6 +294,8 @@ class EngineLink(asyncio.Protocol):
                     if request.times is not None:
                         request.times.ran(queue_s, compute_s)
                     request.future.set_result({place.name: place.at(request.room, 0) for place in request.outputs})
+            if self._lone and not self._asked:  # who came alone may come again at once
+                self.awake.until(asyncio.get_running_loop().create_future())
         elif kind == frames.ANSWER_HERE:
             held, arrays = frames.read_with(content)
             request = self._asked.pop(held["number"])

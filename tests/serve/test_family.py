@@ -405,6 +405,10 @@ def test_a_lone_request_keeps_its_processes_awake_where_that_is_asked_for(
     took = time.perf_counter() - began
     shares = {kind: (used_s(loop) - before[kind]) / took for kind, loop in loops.items()}
     assert {kind for kind, share in shares.items() if share > 0.2} == set(awake), shares
+    before_s = used_s(loops["frontend"])
+    time.sleep(0.4)
+    later = (used_s(loops["frontend"]) - before_s) / 0.4
+    assert (later > 0.2) == (busy_poll_us > 0), later  # who came alone may come again at once
 
 
 def used_s(schedstat: Path) -> float:
