@@ -69,7 +69,8 @@ class Item:
 
     def succeed(self, result: Any) -> None:
         """Tell whoever waits what the answer is."""
-        self.withdraw()
+        if self.deadline is not None:
+            deadlines.over(self.deadline)
         self.reply.set_result(result)
 
     def fail(self, error: Exception) -> None:

@@ -41,11 +41,8 @@ class Curve:
         self._asked: dict[Hashable, tuple[float, dict[int, float]]] = {}
         # The longest of this window, and of the one before.
         self._since, self._longest_s, self._former_s = 0.0, 0.0, 0.0
-
-    @property
-    def longest_s(self) -> float:
-        """What no batch has taken longer than, of late."""
-        return max(self._longest_s, self._former_s)
+        # What no batch has taken longer than, of late.
+        self.longest_s = 0.0
 
     def told(self, kind: Hashable, rows: int, seconds: float, now: float) -> None:
         """A batch of `rows` was computed in `seconds`, and ended at `now`, on a clock that does not go back."""
@@ -59,6 +56,7 @@ class Curve:
             self._former_s = self._longest_s if now - self._since <= 2 * _WINDOW_S else 0.0
             self._since, self._longest_s = now, 0.0
         self._longest_s = max(self._longest_s, seconds)
+        self.longest_s = max(self._longest_s, self._former_s)
         held = sizes.get(rows)
         if held is None or now - held.since > 2 * _WINDOW_S:
             sizes[rows] = _Least(now, seconds, seconds)

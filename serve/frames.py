@@ -7,7 +7,6 @@ is told once: the model, and where in a slot each array begins, of which dtype a
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,31 +66,33 @@ class Frames:
         # What has come of a frame that is not whole, and how long it is, as far as that is known.
         self._held, self._size = bytearray(), 0
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+    def feed(self, data: bytes) -> list[tuple[int, memoryview]]:
         """The kind and the content of each frame that is whole by now.
 
         Raises:
             PenstockError: one is longer than any may be.
         """
-        found: bytes | bytearray = data
+        found: list[tuple[int, memoryview]] = []
+        come: bytes | bytearray = data
         if self._held:
             self._held += data
             if len(self._held) < self._size:
-                return
-            found, self._held = self._held, bytearray()
-        view, at, head = memoryview(found), 0, _HEAD.size
-        while True:
-            end = at + head
-            if end <= len(view):
+                return found
+            come, self._held = self._held, bytearray()
+        view, at, whole = memoryview(come), 0, len(come)
+        while at < whole:
+            end = at + _HEAD.size
+            if end <= whole:
                 size, kind = _HEAD.unpack_from(view, at)
                 if size > MOST_FRAME:
                     raise PenstockError(f"a frame of {size} bytes, where {MOST_FRAME} are the most")
                 end += size
-            if end > len(view):
+            if end > whole:
+                self._held, self._size = bytearray(view[at:]), end - at
                 break
-            yield kind, view[at + head : end]
+            found.append((kind, view[end - size : end]))
             at = end
-        self._held, self._size = bytearray(view[at:]), end - at
+        return found
 
 
 def places(arrays: list[tuple[str, str, tuple[int, ...]]]) -> tuple[tuple[Place, ...], int]:

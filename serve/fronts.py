@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -145,7 +148,7 @@ class FrontLink(asyncio.Protocol):
         self._transport: Any = None
         self._told: list[asyncio.Future[None]] = []
         # Of this turn of the event loop: answers, as many as there are in one frame, and other frames.
-        self._answers: list[bytes] = []
+        self._answers: list[Ticket] = []
         self._others: list[bytes] = []
         self.slots: tuple[int, int] = 0, 0
 
@@ -210,9 +213,9 @@ class FrontLink(asyncio.Protocol):
             self._transport.write(data)
 
     def answered(self, ticket: Ticket) -> None:
-        """A request's answer is laid where it was wanted."""
-        self._soon()
-        self._answers.append(frames.ANSWERED.pack(ticket.number, ticket.queue_s, ticket.compute_s))
+        if not self._answers:
+            self._soon()
+        self._answers.append(ticket)
         del self._asked[ticket.number]
 
     def ended(self, number: int, data: bytes) -> None:
@@ -234,7 +237,12 @@ class FrontLink(asyncio.Protocol):
         answers, others = self._answers, self._others
         self._answers, self._others = [], []
         if answers:
-            others.append(frames.frame(frames.ANSWERS, b"".join(answers)))
+            now, pack = time.perf_counter(), frames.ANSWERED.pack
+            for _, alike in itertools.groupby(answers, attrgetter("model")):
+                held = list(alike)
+                held[0].wanted.statistics.answered(held, now)
+            packed = [pack(ticket.number, ticket.queue_s, ticket.compute_s) for ticket in answers]
+            others.append(frames.frame(frames.ANSWERS, b"".join(packed)))
         self.write(b"".join(others))
 
     def forget(self) -> None:

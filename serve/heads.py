@@ -29,7 +29,7 @@ class Head:
     length: int
     keep_alive: bool
 
-    @property
+    @functools.cached_property
     def json_length(self) -> int:
         """How much of the body is JSON, if that is said."""
         return json_place(self.headers, self.length)

@@ -57,8 +57,7 @@ class Queue:
     def leave(self, items: Sequence[Item]) -> None:
         """Take out several that wait."""
         self._take_out(items)
-        for item in items:
-            self._count(item, -item.rows)
+        self._count_out(items)
 
     def hand(self, items: Sequence[Item]) -> None:
         """Take out several that wait on, behind a batch; they count until that is over, which `begun` is told."""
@@ -67,9 +66,8 @@ class Queue:
 
     def begun(self, items: Sequence[Item]) -> None:
         """Those that were handed on wait no longer."""
-        for item in items:
-            self._count(item, -item.rows)
-            self.handed -= item.rows
+        self._count_out(items)
+        self.handed -= sum(item.rows for item in items)
 
     def discard(self, item: Item) -> None:
         """Take an item out, if it still waits."""
@@ -120,6 +118,18 @@ class Queue:
             batches = count // self._max_batch if key == item.key else -(-count // self._max_batch)
             total_s += batches * curve.at_least(kind, min(count, self._max_batch), item.arrived)
         return total_s
+
+    def _count_out(self, items: Sequence[Item]) -> None:
+        """Count several no longer: those of a batch at once, which are of one group mostly."""
+        if not items:
+            return
+        rows, first = 0, items[0]
+        for item in items:
+            if item.kind == first.kind and item.key == first.key and item.priority == first.priority:
+                rows += item.rows
+            else:
+                self._count(item, -item.rows)
+        self._count(first, -rows)
 
     def _count(self, item: Item, rows: int) -> None:
         self.rows += rows

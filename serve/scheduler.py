@@ -214,7 +214,8 @@ class Scheduler:
             raise ValueError(f"rows is {rows}; it must be from 1 to max_batch, {self.max_batch}")
         if self._closed:
             raise Closed("the server is shutting down; send the request elsewhere")
-        self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
+        if self._queue.rows + rows > self._queue.max_rows:
+            self._queue.admit(rows, len(self._free) * self.max_batch if self._timer is None else 0)
         if priority >= LAST:
             key, kind = object(), None
         now, urgent, number = asyncio.get_running_loop().time(), bool(self._free), next(self._numbers)
@@ -224,9 +225,11 @@ class Scheduler:
             item.deadline, item.timeout_s = self._deadlines.add(now + timeout_s, number, item), timeout_s
         if self._handed and priority < max(self._handed.values()):
             self._recall()
-        self._company.entered(waiting=bool(self._queue.items))
+        if self._busy_polls:
+            self._company.entered(waiting=bool(self._queue.items))
         self._queue.enter(item)
-        self._soon()
+        if self._free or self._queue.rows >= self.max_batch:
+            self._soon()
         return item
 
     def withdraw(self, item: Item) -> None:
@@ -460,14 +463,16 @@ class Scheduler:
         if self._observer is not None:
             self._observer.batch(rows, [ran.began - item.entered for item in items], ran.compute_s)
         for item, result in zip(items, ran.results, strict=True):
-            item.leave()
-            if not item.reply.done():
-                if item.times is not None:
-                    item.times.ran(ran.began - item.entered, ran.compute_s)
-                try:
-                    item.succeed(result)
-                except Exception:  # the others are to be told all the same
-                    log.exception("%san answer could not be told", self._name)
+            if item.reply.done():  # it expired meanwhile
+                item.leave()
+                continue
+            item.running = False
+            if item.times is not None:
+                item.times.ran(ran.began - item.entered, ran.compute_s)
+            try:
+                item.succeed(result)
+            except Exception:  # the others are to be told all the same
+                log.exception("%san answer could not be told", self._name)
 
     def _return(self, items: Sequence[Item], error: InstanceDead) -> None:
         """Put a dead instance's items back in their places.

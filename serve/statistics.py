@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +20,16 @@ class Figure:
     """How often, and how long in all."""
 
     count: int = 0
-    ns: int = 0
+    seconds: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.ns += round(1e9 * seconds)
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.seconds += seconds
+
+    @property
+    def ns(self) -> int:
+        """The same in nanoseconds."""
+        return round(1e9 * self.seconds)
 
     def as_dict(self) -> dict[str, int]:
         return {"count": self.count, "ns": self.ns}
@@ -57,6 +63,13 @@ class Statistics:
         if answered and times is not None:
             self.queue.add(times.queue_s)
             self.compute.add(times.compute_s)
+
+    def answered(self, requests: Sequence[Times], now: float) -> None:
+        """The same of several that were answered by now, a moment of `time.perf_counter`."""
+        count = len(requests)
+        self.success.add(count * now - sum([request.started for request in requests]), count)
+        self.queue.add(sum([request.queue_s for request in requests]), count)
+        self.compute.add(sum([request.compute_s for request in requests]), count)
 
     def as_dict(self, name: str, version: int) -> dict[str, Any]:
         """The extension's `model_stat`. Copies to and from the runtime are part of what its runner takes."""

@@ -21,7 +21,8 @@ GONE = "another version took the model's place"
 class Link(Protocol):
     """The way to the front end."""
 
-    def answered(self, ticket: Ticket, /) -> None: ...
+    def answered(self, ticket: Ticket, /) -> None:
+        """Its answer is laid where it was wanted; it is to be counted."""
 
     def ended(self, number: int, data: bytes, /) -> None: ...
 
@@ -37,13 +38,13 @@ class Ticket(Times):
         model: that it is for; None if it is gone.
     """
 
-    __slots__ = ("_inputs", "_link", "_model", "_over", "item", "number")
+    __slots__ = ("_inputs", "_link", "_over", "item", "model", "number")
 
     item: Item | Split | None
     _inputs: Laid | None
 
     def __init__(self, link: Link, number: int, model: Model | None) -> None:
-        self._link, self.number, self._model = link, number, model
+        self._link, self.number, self.model = link, number, model
         self._inputs, self.item, self._over = None, None, False
         self.started = time.perf_counter()
         self.queue_s = self.compute_s = 0.0
@@ -55,9 +56,9 @@ class Ticket(Times):
         Raises:
             Closed: it is gone.
         """
-        if self._model is None:
+        if self.model is None:
             raise Closed(GONE)
-        return self._model
+        return self.model
 
     def begin(self, inputs: Arrays, terms: Terms, timeout_s: float, priority: int) -> None:
         """Have the model asked.
@@ -70,7 +71,10 @@ class Ticket(Times):
         self.item = self.wanted.begin(inputs, terms, self, timeout_s=timeout_s, priority=priority, times=self)
 
     def ran(self, queue_s: float, compute_s: float) -> None:
-        self.queue_s, self.compute_s = max(self.queue_s, queue_s), max(self.compute_s, compute_s)
+        if queue_s > self.queue_s:
+            self.queue_s = queue_s
+        if compute_s > self.compute_s:
+            self.compute_s = compute_s
 
     def done(self) -> bool:
         return self._over
@@ -79,17 +83,16 @@ class Ticket(Times):
         """Nobody waits there: what is computed by now ends as it will, as its memory is in use until then."""
         if isinstance(self.item, Split):
             self.item.give_up()
-        elif self.item is not None and self._model is not None and self._model.scheduler.waits(self.item):
-            self._model.scheduler.withdraw(self.item)
+        elif self.item is not None and self.model is not None and self.model.scheduler.waits(self.item):
+            self.model.scheduler.withdraw(self.item)
             self.set_exception(RequestError("nobody waits for it", 499))
 
     def set_result(self, answer: dict[str, Any], /) -> None:
         self._over, self.item = True, None
-        assert self._model is not None
-        self._model.statistics.request(time.perf_counter() - self.started, self, answered=True)
         if answer is GIVEN or (self._inputs is not None and self._inputs.given(answer)):
             self._link.answered(self)
         else:
+            self.wanted.statistics.request(time.perf_counter() - self.started, self, answered=True)
             about = {"number": self.number, "queue_s": self.queue_s, "compute_s": self.compute_s}
             try:
                 data = frames.told_with(frames.ANSWER_HERE, about, answer)
@@ -103,8 +106,8 @@ class Ticket(Times):
 
     def set_exception(self, error: Exception, /) -> None:
         item, self.item, self._over = self.item, None, True
-        if self._model is not None:
-            self._model.statistics.request(time.perf_counter() - self.started, answered=False)
+        if self.model is not None:
+            self.model.statistics.request(time.perf_counter() - self.started, answered=False)
         kept = item is not None and item.running
         self._link.ended(self.number, frames.told(frames.FAILURE, {**self._failed(error), "kept": kept}))
 
