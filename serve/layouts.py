@@ -34,15 +34,21 @@ class Layouts:
     def __init__(self) -> None:
         self._held: dict[bytes, tuple[InferRequest, tuple[Place, ...]]] = {}
 
-    def decode(self, body: Buffer, header_length: str | None, signature: Signature, regions: Regions) -> InferRequest:
-        """What `protocol.decode` makes of a request, sooner if its like has been seen."""
+    def known(self, body: Buffer, header_length: str | None) -> InferRequest | None:
+        """What `protocol.decode` makes of a request whose like has been seen; None of any other."""
         text, binary = _parts(body, header_length)
         held = self._held.get(text)
-        if held is not None and len(binary) == held[1][-1].end:
-            request, places = held
-            inputs = {at.name: from_bytes(at.name, binary[at.start : at.end], at.dtype, at.shape) for at in places}
-            return InferRequest(inputs, request.outputs, request.id, request.timeout_s, request.priority)
-        request = protocol.decode(body, header_length, signature, regions)
+        if held is None or len(binary) != held[1][-1].end:
+            return None
+        request, places = held
+        inputs = {at.name: from_bytes(at.name, binary[at.start : at.end], at.dtype, at.shape) for at in places}
+        return InferRequest(inputs, request.outputs, request.id, request.timeout_s, request.priority)
+
+    def decode(self, body: Buffer, header_length: str | None, signature: Signature, regions: Regions) -> InferRequest:
+        """What `protocol.decode` makes of a request, sooner if its like has been seen."""
+        if (known := self.known(body, header_length)) is not None:
+            return known
+        request, (text, _) = protocol.decode(body, header_length, signature, regions), _parts(body, header_length)
         if text:
             self._remember(text, request)
         return request

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import orjson
 
 from penstock.errors import PenstockError
@@ -260,8 +259,8 @@ class EngineLink(asyncio.Protocol):
             return
         if new:
             self.tell(frames.told(frames.FORM, _described(form, model, inputs, starts)))
-        room = self.slots.take(form.room) if form.room else None
-        at = frames.NOWHERE if room is None else self.slots.place(np.frombuffer(room, np.uint8))
+        held = self.slots.take_at(form.room) if form.room else None
+        at, room = held or (frames.NOWHERE, None)
         request.held, request.outputs, request.room = (inputs, room), form.outputs, room
         if not self._asks:
             asyncio.get_running_loop().call_soon(self._send_asks)

@@ -64,16 +64,13 @@ class Room:
         Raises:
             ValueError: they are more than it may hold.
         """
-        left = memoryview(data)
-        if len(left) > self.most - self.filled:
-            raise ValueError(f"{len(left)} bytes more than {self.filled} are over {self.most}")
-        while len(left):
-            free = self.free()
-            count = min(len(free), len(left))
-            free[:count] = left[:count]
-            del free
-            self.took(count)
-            left = left[count:]
+        end = self.filled + len(data)
+        if end > self.most:
+            raise ValueError(f"{len(data)} bytes more than {self.filled} are over {self.most}")
+        while end > len(self._view):
+            self._grow(min(self.most, 2 * len(self._view)))
+        self._view[self.filled : end] = data
+        self.filled = end
 
     def content(self) -> memoryview:
         """What it holds."""

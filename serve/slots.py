@@ -107,13 +107,18 @@ class Slots:
 
     def take(self, size: int) -> memoryview | None:
         """So many bytes of the memory; None where there is no place for them. To be called in one thread alone."""
+        held = self.take_at(size)
+        return None if held is None else held[1]
+
+    def take_at(self, size: int) -> tuple[int, memoryview] | None:
+        """The same, and before them where they begin."""
         self._settle()
         start = self._places.take(size)
         if start is None:
             return None
         slot, gone = np.frombuffer(self._all, np.uint8, size, start), self._gone
         self._held[start] = weakref.ref(slot, lambda _: gone.append((start, size)))
-        return slot.data  # which holds the slot, as does whatever is made of it
+        return start, slot.data  # which holds the slot, as does whatever is made of it
 
     def refusal(self, size: int) -> PenstockError:
         """Why there is no place for so many bytes: for now, or because there never is."""
@@ -132,7 +137,8 @@ class Slots:
 
         What is announced may never come. So the last of the memory is for requests that are there.
         """
-        if size > _MOST_RECEIVED or self.free - size < self.size // 4:
+        self._settle()
+        if size > _MOST_RECEIVED or self._places.free - size < self.size // 4:
             return None
         start = -aligned % ALIGNED
         held = self.take(start + size)
@@ -153,4 +159,4 @@ def mapped(fd: int) -> mmap.mmap:
 
 def rounded(size: int) -> int:
     """Bytes that a slot for so many takes."""
-    return max(ALIGNED, -(-size // ALIGNED) * ALIGNED)
+    return -(-size // ALIGNED) * ALIGNED or ALIGNED

@@ -132,6 +132,8 @@ class Infer:
 
     async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
         said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
+        if not model.reads_text and (known := model.layouts.known(body, said)) is not None:
+            return known
         slow = _json_bytes(body, said)
         if slow > reader.LONG and not self._regions.allowed:  # regions are this process's
             return await _read_elsewhere(model, body, said)
