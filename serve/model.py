@@ -186,7 +186,7 @@ class Model:
         rows, kind = terms
         if rows > self.scheduler.max_batch:
             return self._split(inputs, reply, self._told(terms, timeout_s, priority, times))
-        # As `_told` has it: a mapping more for each request is seen in what a thousand a second cost.
+        # As `_told` has it, which would make a mapping for each of ten thousand requests a second.
         return self.scheduler.enter(
             inputs,
             reply,

@@ -228,7 +228,7 @@ class Scheduler:
         if self._busy_polls:
             self._company.entered(waiting=bool(self._queue.items))
         self._queue.enter(item)
-        if self._free or self._queue.rows >= self.max_batch:
+        if self._free or self._queue.rows >= self.max_batch:  # under load most come where there is nothing to do
             self._soon()
         return item
 

@@ -67,7 +67,7 @@ class Statistics:
     def answered(self, requests: Sequence[Times], now: float) -> None:
         """The same of several that were answered by now, a moment of `time.perf_counter`."""
         count = len(requests)
-        self.success.add(count * now - sum([request.started for request in requests]), count)
+        self.success.add(sum([now - request.started for request in requests]), count)
         self.queue.add(sum([request.queue_s for request in requests]), count)
         self.compute.add(sum([request.compute_s for request in requests]), count)
 
