@@ -32,6 +32,10 @@ class Awake:
         if not turns:
             self._turn(loop)
 
+    def end(self) -> None:
+        """Let it sleep, whatever is awaited."""
+        self._until = 0.0
+
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """What is to be called at once has the loop look for all else without a wait."""
         if self._awaited is None or self._awaited.done() or loop.time() >= self._until:

@@ -34,7 +34,7 @@ _IN_CHUNKS = re.compile(rb"(?i)\r\ntransfer-encoding:")
 _JOINED = 65_536
 # What is read while it is not known what comes: of a long body the less of it is copied from there, the better.
 _FIRST = 16_384
-# Bytes of a body that are read at once, and before others have their first turn.
+# Bytes of a body that are read at once, a picture's in one step, and before others have their first turn.
 _AT_ONCE, _FIRST_TURN = 262_144, 2**20
 
 

@@ -46,8 +46,10 @@ class Layouts:
 
     def decode(self, body: Buffer, header_length: str | None, signature: Signature, regions: Regions) -> InferRequest:
         """What `protocol.decode` makes of a request, sooner if its like has been seen."""
-        if (known := self.known(body, header_length)) is not None:
-            return known
+        return self.known(body, header_length) or self.read(body, header_length, signature, regions)
+
+    def read(self, body: Buffer, header_length: str | None, signature: Signature, regions: Regions) -> InferRequest:
+        """The same of one that is not known, which is from now on."""
         request, (text, _) = protocol.decode(body, header_length, signature, regions), _parts(body, header_length)
         if text:
             self._remember(text, request)

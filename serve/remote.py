@@ -204,6 +204,8 @@ class EngineLink(asyncio.Protocol):
             self._lone = len(self._asked) == 1
             if self._lone:
                 self.awake.until(next(iter(self._asked.values())).future)
+            else:
+                self.awake.end()
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self.there = transport, True
@@ -218,8 +220,11 @@ class EngineLink(asyncio.Protocol):
         self.ended(self)
 
     def data_received(self, data: bytes) -> None:
+        waited = bool(self._asked)
         for kind, content in self._frames.feed(data):
             self._receive(kind, content)
+        if self._lone and waited and not self._asked:  # who came alone may come again at once
+            self.awake.until(asyncio.get_running_loop().create_future())
 
     async def ask(
         self, model: RemoteModel, inputs: Arrays, rows: int, timeout_s: float, priority: int, times: Times | None
@@ -293,8 +298,6 @@ class EngineLink(asyncio.Protocol):
                     if request.times is not None:
                         request.times.ran(queue_s, compute_s)
                     request.future.set_result({place.name: place.at(request.room, 0) for place in request.outputs})
-            if self._lone and not self._asked:  # who came alone may come again at once
-                self.awake.until(asyncio.get_running_loop().create_future())
         elif kind == frames.ANSWER_HERE:
             held, arrays = frames.read_with(content)
             request = self._asked.pop(held["number"])

@@ -51,7 +51,7 @@ class Room:
     def free(self) -> memoryview:
         """Where the next bytes go: at least one, as long as it is not whole. What it gave before must be let go of."""
         if self.filled == len(self._view) and not self.whole:
-            self._grow(min(self.most, 2 * self.filled))
+            self._double()
         return self._view[self.filled : self.most]
 
     def took(self, count: int) -> None:
@@ -68,13 +68,16 @@ class Room:
         if end > self.most:
             raise ValueError(f"{len(data)} bytes more than {self.filled} are over {self.most}")
         while end > len(self._view):
-            self._grow(min(self.most, 2 * len(self._view)))
+            self._double()
         self._view[self.filled : end] = data
         self.filled = end
 
     def content(self) -> memoryview:
         """What it holds."""
         return self._view[: self.filled]
+
+    def _double(self) -> None:
+        self._grow(min(self.most, 2 * len(self._view)))
 
     def _grow(self, size: int) -> None:
         if self._map is None:

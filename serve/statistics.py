@@ -65,7 +65,7 @@ class Statistics:
             self.compute.add(times.compute_s)
 
     def answered(self, requests: Sequence[Times], now: float) -> None:
-        """The same of several that were answered by now, a moment of `time.perf_counter`."""
+        """Count several that were answered by now, a moment of `time.perf_counter`."""
         count = len(requests)
         self.success.add(sum([now - request.started for request in requests]), count)
         self.queue.add(sum([request.queue_s for request in requests]), count)

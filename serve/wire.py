@@ -132,12 +132,14 @@ class Infer:
 
     async def _decoded(self, model: Model, headers: Mapping[bytes, bytes], body: Buffer) -> InferRequest:
         said = headers[_HEADER_LENGTH].decode("latin-1") if _HEADER_LENGTH in headers else None
-        if not model.reads_text and (known := model.layouts.known(body, said)) is not None:
+        known = None if model.reads_text else model.layouts.known(body, said)
+        if known is not None:
             return known
         slow = _json_bytes(body, said)
         if slow > reader.LONG and not self._regions.allowed:  # regions are this process's
             return await _read_elsewhere(model, body, said)
-        read = functools.partial(model.layouts.decode, body, said, model.signature, self._regions)
+        decode = model.layouts.decode if model.reads_text else model.layouts.read
+        read = functools.partial(decode, body, said, model.signature, self._regions)
         # JSON and texts are read an element at a time.
         slow = memoryview(body).nbytes if model.reads_text else slow
         return await asyncio.to_thread(read) if slow > _LONG_JSON else read()

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -213,15 +214,16 @@ def main(mode: str, words: list[str]) -> None:
         numbers = [int(word) for word in words if word != "slow"]
         asyncio.run(burst(*[*numbers, *(64, 300, 150_528)[len(numbers) :]], slow="slow" in words))
         return
+    if mode != "paced":
+        raise SystemExit(__doc__)
     rate, seconds = [*map(float, words), *(12_000.0, 3.0)[len(words) :]]
     ways = [socket.socketpair() for _ in range(PACED_LINKS)]
     if os.fork() == 0:
         for own, _ in ways:
             own.close()
-        try:
+        with suppress(EOFError, ConnectionError):  # the engine has ended
             ask([other for _, other in ways], rate)
-        finally:
-            os._exit(0)
+        os._exit(0)
     for _, other in ways:
         other.close()
     uvloop.install()
@@ -229,4 +231,4 @@ def main(mode: str, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(" ".join(sys.argv[1:2]), sys.argv[2:])

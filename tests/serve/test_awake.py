@@ -62,3 +62,19 @@ def test_others_on_the_loop_have_their_turns() -> None:
         return seen
 
     assert asyncio.run(run()) > 5
+
+
+def test_a_loop_that_is_told_to_sleep_does_and_stays_awake_again_when_asked() -> None:
+    async def run() -> tuple[int, int]:
+        awake, loop = Counted(10.0), asyncio.get_running_loop()
+        awake.until(loop.create_future())
+        awake.end()
+        await asyncio.sleep(0.05)
+        asleep = awake.turns
+        awake.until(loop.create_future())
+        await asyncio.sleep(0.05)
+        return asleep, awake.turns - asleep
+
+    asleep, again = asyncio.run(run())
+    assert asleep <= 2
+    assert again > 50

@@ -354,6 +354,13 @@ def test_figures_are_those_of_all_processes(models: Path, start_server: StartSer
     assert server.metric('penstock_requests_total{code="400",model="pair"}') == 1
     (stats,) = server.ask("GET", "/v2/models/pair/stats").json["model_stats"]
     assert stats["inference_count"] == 30
+    taken = stats["inference_stats"]
+    assert {name: taken[name]["count"] for name in ("success", "queue", "compute_infer")} == {
+        "success": 30,
+        "queue": 30,
+        "compute_infer": 30,
+    }
+    assert taken["success"]["ns"] >= taken["queue"]["ns"] + taken["compute_infer"]["ns"] > 0
     assert len(server.ask("GET", "/debug/slow").json["requests"]) == 31
     assert server.metric("penstock_front_ends") == 3
     names = ("head", "engine", "front-end-0", "front-end-1", "front-end-2")
