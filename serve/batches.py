@@ -69,9 +69,7 @@ class Item:
 
     def succeed(self, result: Any) -> None:
         """Tell whoever waits what the answer is."""
-        # As `withdraw` has it, without a call more for each answer.
-        if self.deadline is not None:
-            deadlines.over(self.deadline)
+        self.withdraw()
         self.reply.set_result(result)
 
     def fail(self, error: Exception) -> None:

@@ -59,7 +59,7 @@ def asks(*requests: tuple[int, int]) -> bytes:
     return frames.frame(frames.ASKS, *packed)
 
 
-def test_answers_of_a_turn_are_counted_for_their_own_models_and_told_in_one_frame() -> None:
+def test_answers_are_laid_where_they_were_wanted_told_once_and_counted_for_their_own_models() -> None:
     async def run() -> None:
         models, fronts = served("one", "other")
         fd = os.memfd_create("slots")
