@@ -56,6 +56,50 @@ def _told(status: Any) -> str:
     return ""
 
 
+def queue(name: str, *arguments: Any) -> None:
+    """Call a function of the driver that only queues work, `cuGraphLaunch`, and keep the interpreter meanwhile.
+
+    cuda-bindings let go of it for each call; where an event loop is at work in another thread, having it back takes
+    longer than the call.
+
+    Args:
+        name: of a function that waits for nothing.
+        arguments: numbers, handles of the runtime's, or arrays of what the function takes by their address.
+
+    Raises:
+        CudaError: it fails.
+    """
+    status = _driver_function(name)(*[_pointer(argument) for argument in arguments])
+    if status != 0:
+        raise CudaError(f"{name}: {_error_name(status)}")
+
+
+def context() -> int:
+    """The driver's handle of the thread's context: what `cuCtxSetCurrent` takes."""
+    found = np.zeros(1, np.uint64)
+    queue("cuCtxGetCurrent", found)
+    return int(found[0])
+
+
+def _pointer(argument: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(argument.ctypes.data if isinstance(argument, np.ndarray) else int(argument))
+
+
+@cache
+def _driver_function(name: str) -> Any:
+    try:
+        return getattr(ctypes.PyDLL("libcuda.so.1"), name)
+    except (AttributeError, OSError) as error:
+        raise CudaError(f"{name}: {error}") from None
+
+
+def _error_name(status: int) -> str:
+    found = ctypes.c_char_p()
+    with suppress(CudaError):
+        _driver_function("cuGetErrorName")(status, ctypes.byref(found))
+    return found.value.decode() if found.value else str(status)
+
+
 def number(device: str) -> int:
     """The number in `cuda:1`; 0 for `cuda`, and for `cpu` where a GPU is meant in any case."""
     found = re.fullmatch(r"cuda:(\d{1,3})", device)

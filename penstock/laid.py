@@ -189,28 +189,37 @@ def scatter(answer: Arrays, items: Sequence[Arrays]) -> bool:
         return False
     if len(items) == 1:
         return items[0].given(answer)
-    if any(item.room is None for item in items) or not all(
-        _fits(answer, form) for form in {item.form for item in items}
-    ):
-        return False
-    rows = {name: [item.form.outputs[name].shape[0] for item in items] for name in answer}
-    if any(sum(counts) != len(answer[name]) for name, counts in rows.items()):
+    if not have_room(items, answer):
         return False
     for name, array in answer.items():
         if len(items) < _FEW or len(items) > _MOST or not _scattered(array, name, items):
             start = 0
-            for item, count in zip(items, rows[name], strict=True):
+            for item in items:
                 place = item.form.outputs[name]
-                place.at(item.form.memory.map, item.room or 0)[...] = array[start : start + count]
-                start += count
+                end = start + place.shape[0]
+                place.at(item.form.memory.map, item.room or 0)[...] = array[start:end]
+                start = end
+    return True
+
+
+def have_room(items: Sequence[Laid], answer: Arrays) -> bool:
+    """Whether each item has room for its rows of an answer that is of all items' rows, in order."""
+    if any(item.room is None for item in items):
+        return False
+    forms = {item.form for item in items}
+    if not all(_fits(answer, form) for form in forms):
+        return False
+    for name, array in answer.items():
+        rows = {form: form.outputs[name].shape[0] for form in forms}
+        if sum([rows[item.form] for item in items]) != len(array):
+            return False
     return True
 
 
 def _scattered(array: NDArray[np.generic], name: str, items: Sequence[Laid]) -> bool:
     if not array.flags.c_contiguous:
         return False
-    rooms = [(item.form.memory.address + (item.room or 0), item.form.outputs[name]) for item in items]
-    return _copied(_addresses(rooms), _whole(array, array.nbytes), array.nbytes)
+    return _copied(rooms(items, name), _whole(array, array.nbytes), array.nbytes)
 
 
 def _fits(answer: Arrays, form: Form) -> bool:
@@ -223,14 +232,23 @@ def _fits(answer: Arrays, form: Form) -> bool:
 
 def pieces(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
     """Of each request's array its address and its bytes."""
-    return _addresses([(item.form.memory.address + item.slot, item.form.inputs[name]) for item in items])
+    places = {form: form.inputs[name] for form in {item.form for item in items}}
+    return _addresses(items, [item.slot for item in items], places)
 
 
-def _addresses(held: Sequence[tuple[int, Place]]) -> NDArray[np.uint64]:
-    """The address and the bytes of each array, in a slot that begins at an address."""
-    found = np.empty((len(held), 2), np.uint64)
-    found[:, 0] = [begin + place.start for begin, place in held]
-    found[:, 1] = [place.size for _, place in held]
+def rooms(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
+    """Of each answer's array, of requests that have room for it, the same."""
+    places = {form: form.outputs[name] for form in {item.form for item in items}}
+    return _addresses(items, [item.room or 0 for item in items], places)
+
+
+def _addresses(items: Sequence[Laid], slots: Sequence[int], places: Mapping[Form, Place]) -> NDArray[np.uint64]:
+    """The address and the bytes of each item's array, in a slot of its memory; by what all of a form have in common."""
+    begins = {form: form.memory.address + place.start for form, place in places.items()}
+    sizes = {form: place.size for form, place in places.items()}
+    found = np.empty((len(items), 2), np.uint64)
+    found[:, 0] = [begins[item.form] + slot for item, slot in zip(items, slots, strict=True)]
+    found[:, 1] = [sizes[item.form] for item in items]
     return found
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import buckets, cuda, events, rows
+from penstock import buckets, cuda, events, interpreter, rows
 from penstock.contexts import Engine
 from penstock.errors import PenstockError
-from penstock.laid import Laid
+from penstock.laid import Laid, have_room
 from penstock.launches import Launch, Parts, Prepared, Shapes, Turns
 
 _TIMED = 5
@@ -81,6 +81,7 @@ class Lane:
             self._host[name], self._staged[name] = address, array
             self.buffers[name] = self._device(array.nbytes)
         self._address(self._loose)
+        self.context = cuda.context()
 
     def _device(self, size: int) -> int:
         address = int(cuda.call("cudaMalloc", max(1, size)))
@@ -230,25 +231,46 @@ class Lane:
         return min(found)
 
     def run(self, batch: Prepared) -> None:
-        """Run what is staged, and wait; the outputs are staged then."""
+        """Run what is staged, and wait; the outputs are staged then, and the interpreter is kept."""
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
+        interpreter.keep()
         self._launched(batch.launch or self._uncaptured(batch))
-        self.wait()
+        self._ended()
 
-    def run_from(self, batch: Prepared, items: Sequence[Laid]) -> None:
-        """Run requests that lie in page-locked memory, and wait: nothing need be staged; the outputs are staged then.
+    def run_from(self, batch: Prepared, items: Sequence[Laid]) -> bool:
+        """Run requests that lie in page-locked memory, and wait: nothing need be staged.
 
         Args:
             batch: a heavy one.
             items: whose rows it is of.
+
+        Returns:
+            Whether the GPU laid the answers where they are wanted; if not, the outputs are staged.
         """
+        interpreter.keep()
         launch = batch.launch or self._uncaptured(batch)
-        for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
-            rows.copy(items, name, self.buffers[name], shape[0], self.stream)
-        self._in_turn(launch)
-        self._copy_out(launch, self.stream)
+        try:
+            for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
+                rows.fetch(items, name, self.buffers[name], shape[0], self.stream)
+            self._in_turn(launch)
+            given = have_room(items, dict(zip(self._engine.outputs, batch.outputs, strict=True)))
+            if given:
+                for name in self._engine.outputs:
+                    rows.give(items, name, self.buffers[name], self.stream)
+            else:
+                self._copy_out(launch, self.stream)
+        except BaseException:
+            with suppress(cuda.CudaError):
+                self.wait()  # their memory is others' as soon as they are told
+            raise
+        self._ended()
+        return given
+
+    def _ended(self) -> None:
+        interpreter.share()
         self.wait()
+        interpreter.keep()
 
     def _uncaptured(self, batch: Prepared) -> Launch:
         launch = Launch(self._loose, batch.shapes, self._loosely(batch.shapes), self._loose_profile)
@@ -297,20 +319,20 @@ class Lane:
         elif launch.graph is None:
             self._enqueue(launch)
         else:
-            cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+            cuda.queue("cuGraphLaunch", launch.graph, self.stream)
 
     def _in_turn(self, launch: Launch) -> None:
         """A heavy launch's kernels, after those of the other lanes that were asked before."""
         turns = self._turns
         with turns.lock:
             if turns.last is not None:
-                cuda.call("cudaStreamWaitEvent", self.stream, turns.last, 0)
+                cuda.queue("cuStreamWaitEvent", self.stream, turns.last, 0)
             if launch.graph is None:
                 self._compute(launch, self.stream)
             else:
-                cuda.call("cudaGraphLaunch", launch.graph, self.stream)
+                cuda.queue("cuGraphLaunch", launch.graph, self.stream)
             self._done.reverse()
-            cuda.call("cudaEventRecord", self._done[0], self.stream)
+            cuda.queue("cuEventRecord", self._done[0], self.stream)
             turns.last = self._done[0]
 
     def _enqueue(self, launch: Launch, stream: int | None = None) -> None:
@@ -321,22 +343,20 @@ class Lane:
         self._copy_out(launch, stream)
 
     def _copy_in(self, launch: Launch, stream: int) -> None:
-        way = cuda.runtime().cudaMemcpyKind.cudaMemcpyHostToDevice
         for name, shape in zip(self._engine.inputs, launch.shapes, strict=True):
             if name not in launch.direct:
                 size = self._bytes(name, shape)
-                cuda.call("cudaMemcpyAsync", self.buffers[name], self._host[name], size, way, stream)
+                cuda.queue("cuMemcpyAsync", self.buffers[name], self._host[name], size, stream)
 
     def _compute(self, launch: Launch, stream: int) -> None:
         if not launch.context.execute_async_v3(stream):
             raise cuda.CudaError("TensorRT could not enqueue the batch")
 
     def _copy_out(self, launch: Launch, stream: int) -> None:
-        way = cuda.runtime().cudaMemcpyKind.cudaMemcpyDeviceToHost
         for name, shape in zip(self._engine.outputs, launch.outputs, strict=True):
             if name not in launch.direct:
                 size = self._bytes(name, shape)
-                cuda.call("cudaMemcpyAsync", self._host[name], self.buffers[name], size, way, stream)
+                cuda.queue("cuMemcpyAsync", self._host[name], self.buffers[name], size, stream)
 
     def close(self) -> None:
         """Give everything back; whatever fails, the rest is given back all the same."""

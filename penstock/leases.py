@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock import cuda
+from penstock import cuda, interpreter
 from penstock.laid import Laid
 from penstock.lanes import Lane
 from penstock.launches import Parts, Prepared, Shapes
@@ -89,23 +89,23 @@ class Lease:
 
     Args:
         free: where the lane comes from.
-        device: the GPU's number, or None where there is no other.
         shapes: of each input, in the signature's order.
         batched: whether the first dimension is of rows, so that a larger batch may stand in.
     """
 
-    __slots__ = ("_batch", "_batched", "_device", "_free", "_lane", "_shapes")
+    __slots__ = ("_batch", "_batched", "_free", "_lane", "_shapes", "given")
     _batch: Prepared
 
-    def __init__(self, free: Free, device: int | None, shapes: Shapes, *, batched: bool) -> None:
-        self._free, self._device, self._shapes, self._batched = free, device, shapes, batched
+    def __init__(self, free: Free, shapes: Shapes, *, batched: bool) -> None:
+        self._free, self._shapes, self._batched = free, shapes, batched
+        # Whether the answers lie where the requests wanted them.
+        self.given = False
 
     def __enter__(self) -> Lease:
         lane = self._free.take()
         try:
             self._lane = lane
-            if self._device is not None:
-                cuda.call("cudaSetDevice", self._device)  # each time: others in the thread may have set another
+            cuda.queue("cuCtxSetCurrent", lane.context)  # each time: others in the thread may have set another
             self._batch = lane.ready.get(self._shapes) or lane.prepared(self._shapes, batched=self._batched)
         except BaseException as error:
             self._free.give(lane)
@@ -125,13 +125,13 @@ class Lease:
         return self._batched and self._lane.heavy(self._batch.shapes)
 
     def run(self, items: Sequence[Laid] = ()) -> tuple[Any, ...]:
-        """The outputs, as views of the lane's memory, in the signature's order.
+        """The outputs, as views of the lane's memory, in the signature's order; not there where `given` says so.
 
         Args:
             items: in page-locked memory, where `inputs` were not written: see `fetches`.
         """
         if items:
-            self._lane.run_from(self._batch, items)
+            self.given = self._lane.run_from(self._batch, items)
         else:
             self._lane.run(self._batch)
         return self._batch.outputs
@@ -141,6 +141,7 @@ class Lease:
         return self._lane.parts(self._batch)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        interpreter.share()
         self._free.give(self._lane)
         if kind is not None and isinstance(error, cuda.CudaError):
             raise InstanceDead(f"CUDA: {error}") from None

@@ -6,25 +6,27 @@ there in 0.4; the GPU's copy engines fetch them in 0.5 by themselves (`bench/res
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock import cuda
-from penstock.laid import Laid, Memory, pieces
+from penstock.laid import Laid, Memory, pieces, rooms
 
 log = logging.getLogger(__name__)
-# cudaMemcpyBatchAsync is of CUDA 12.8, and of another form before 13.
-_BINDINGS, _DRIVER = 13, 12080
+_DRIVER = 12080  # cuMemcpyBatchAsync is of CUDA 12.8
 _PORTABLE = 1  # cudaHostRegisterPortable: for all GPUs
 _NON_BLOCKING, _TRIED = 1, 64  # cudaStreamNonBlocking; bytes
+Addresses = NDArray[np.uint64]
+# CUmemcpyAttributes: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, so that sources may be overwritten once the stream has come
+# past the copies, and not before; no hints of where both sides are; no flags. They count from the first copy on.
+_ATTRIBUTES, _FIRST = np.array([1, 0, 0, 0, 0, 0], np.uint32), np.zeros(1, np.uint64)
 _locked: weakref.WeakKeyDictionary[Memory, bool] = weakref.WeakKeyDictionary()
 _locking = threading.Lock()
 
@@ -59,7 +61,8 @@ def _try(address: int) -> None:
     """See that the GPU fetches from there: a batch that it did not would cost the engine."""
     into, stream = int(cuda.call("cudaMalloc", _TRIED)), int(cuda.call("cudaStreamCreateWithFlags", _NON_BLOCKING))
     try:
-        cuda.call("cudaMemcpyBatchAsync", [into], [address], [_TRIED], 1, [_attributes()], [0], 1, stream)
+        places, sources, sizes = (np.array([number], np.uint64) for number in (into, address, _TRIED))
+        _copy(places, sources, sizes, stream)
         cuda.call("cudaStreamSynchronize", stream)
     finally:
         cuda.call("cudaStreamDestroy", stream)
@@ -75,13 +78,12 @@ def _unlock(address: int) -> None:
 def _possible() -> bool:
     """Whether CUDA copies from many places by one call here."""
     try:
-        bindings = int(importlib.import_module("cuda.bindings").__version__.partition(".")[0])
-        return bindings >= _BINDINGS and int(cuda.call("cudaDriverGetVersion")) >= _DRIVER
-    except (ImportError, AttributeError, ValueError, cuda.CudaError):
+        return int(cuda.call("cudaDriverGetVersion")) >= _DRIVER
+    except cuda.CudaError:
         return False
 
 
-def copy(items: Sequence[Laid], name: str, into: int, rows: int, stream: int) -> None:
+def fetch(items: Sequence[Laid], name: str, into: int, rows: int, stream: int) -> None:
     """Have the GPU copy the items' arrays of a name, one after the other, to an address of its own memory.
 
     Args:
@@ -101,18 +103,26 @@ def copy(items: Sequence[Laid], name: str, into: int, rows: int, stream: int) ->
     if missing:
         again = last.form.memory.address + last.slot + place.end - row
         found = np.concatenate([found, np.array([[again, row]] * missing, np.uint64)])
-    sizes = found[:, 1]
-    places = np.cumsum(sizes) - sizes + np.uint64(into)
-    count = len(found)
-    cuda.call(
-        "cudaMemcpyBatchAsync",
-        *(places.tolist(), found[:, 0].tolist(), sizes.tolist(), count, [_attributes()], [0], 1, stream),
-    )
+    sources, sizes = np.ascontiguousarray(found.T)
+    _copy(np.cumsum(sizes) - sizes + np.uint64(into), sources, sizes, stream)
 
 
-@cache
-def _attributes() -> Any:
-    """Sources may be overwritten once the stream has come past the copies, and not before."""
-    found = cuda.runtime().cudaMemcpyAttributes()
-    found.srcAccessOrder = cuda.runtime().cudaMemcpySrcAccessOrder.cudaMemcpySrcAccessOrderStream
-    return found
+def give(items: Sequence[Laid], name: str, source: int, stream: int) -> None:
+    """Have the GPU copy an output of all items' rows, in order, to where each item has room for its own.
+
+    Args:
+        items: that have room, in memory which is locked.
+        name: of the output.
+        source: its address in the GPU's memory.
+        stream: on which it happens.
+
+    Raises:
+        CudaError: it does not.
+    """
+    places, sizes = np.ascontiguousarray(rooms(items, name).T)
+    _copy(places, np.cumsum(sizes) - sizes + np.uint64(source), sizes, stream)
+
+
+def _copy(places: Addresses, sources: Addresses, sizes: Addresses, stream: int) -> None:
+    failed = np.zeros(1, np.uint64)
+    cuda.queue("cuMemcpyBatchAsync", places, sources, sizes, len(places), _ATTRIBUTES, _FIRST, 1, failed, stream)

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 
 import uvicorn
 
-from penstock import cuda
+from penstock import cuda, interpreter
 from penstock.errors import PenstockError
 from penstock.serve import declared, lifecycle, logs, telemetry, threads
 from penstock.serve.access import Access
@@ -223,7 +222,7 @@ def settle(turn_s: float = _TURN_S) -> None:
     # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
     gc.collect()
     gc.freeze()
-    sys.setswitchinterval(turn_s)
+    interpreter.take_turns(turn_s)
 
 
 def announce(repository: Repository, say: Callable[[str], None]) -> None:

@@ -67,7 +67,6 @@ class TensorRTRunner(BaseRunner):
         super().__init__(signature)
         self.callers = lanes
         self._engine, self._signature = engine, signature
-        self._device = engine.device if cuda.count() != 1 else None
         self._closed, self._closing = threading.Event(), threading.Lock()
         self._lanes: list[Lane] = []
         self._free = Free()
@@ -151,7 +150,7 @@ class TensorRTRunner(BaseRunner):
             for name, staged in lease.inputs.items() if not fetched else ():
                 _stage(items, name, given[name], staged)
             made = dict(zip((tensor.name for tensor in self.outputs), lease.run(fetched), strict=True))
-            if scatter(made, items):
+            if lease.given or scatter(made, items):
                 return [GIVEN] * len(items)
             # Copies, as the next batch is staged in the same place; each item's are views of them.
             answer = {tensor.name: made[tensor.name].astype(tensor.dtype) for tensor in self.outputs}
@@ -198,7 +197,7 @@ class TensorRTRunner(BaseRunner):
             self._check(shapes)
             if len(self._taken) < _MOST_SHAPES:
                 self._taken.add(shapes)
-        return Lease(self._free, self._device, shapes, batched=self._signature.batch is not None)
+        return Lease(self._free, shapes, batched=self._signature.batch is not None)
 
     def _check(self, shapes: Shapes) -> None:
         if self._closed.is_set():

@@ -85,6 +85,7 @@ TORCH_FREE = (
     "penstock.figures",
     "penstock.locks",
     "penstock.files",
+    "penstock.interpreter",
     "penstock.laid",
     "penstock.health",
     "penstock.irheader",

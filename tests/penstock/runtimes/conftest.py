@@ -16,6 +16,7 @@ from penstock import cuda
 from penstock.lanes import Engine
 
 Operation = Callable[[], None]
+CONTEXT = 7
 
 
 class Gpu:
@@ -38,11 +39,11 @@ class Gpu:
         self.computing = self.together = 0
         self.seen: set[int] = set()
         self.hosted: set[int] = set()
-        self.copied = self.fetched = 0
+        self.copied = self.fetched = self.given = 0
         self.locked: dict[int, int] = {}
         self.copy_s = self.far_s = 0.0
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock, self._thread = threading.Lock(), threading.local()
 
     def engine(self, *profiles: tuple[int, int, int]) -> Engine:
         """An engine with these profiles, each a least, usual and largest batch."""
@@ -53,11 +54,25 @@ class Gpu:
             raise cuda.CudaError(f"{name}: cudaErrorIllegalAddress")
         return getattr(self, name)(*arguments)
 
+    def queue(self, name: str, *arguments: Any) -> None:
+        """Of the driver; a thread that has no context is refused."""
+        if name != "cuCtxSetCurrent" and not hasattr(self._thread, "context"):
+            raise cuda.CudaError(f"{name}: CUDA_ERROR_INVALID_CONTEXT")
+        self.call(name, *arguments)
+
     def cudaGetDeviceCount(self) -> int:
         return 2
 
     def cudaSetDevice(self, device: int) -> None:
         assert device == 0
+        self.cuCtxSetCurrent(CONTEXT)
+
+    def cuCtxSetCurrent(self, context: int) -> None:
+        assert context == CONTEXT
+        self._thread.context = context
+
+    def cuCtxGetCurrent(self, into: Any) -> None:
+        into[0] = self._thread.context
 
     def cudaStreamCreateWithFlags(self, flags: Any) -> int:
         stream = next(self._numbers)
@@ -85,7 +100,7 @@ class Gpu:
         self.hosted.remove(address)
         self.cudaFree(address)
 
-    def cudaMemcpyAsync(self, to: int, source: int, size: int, kind: Any, stream: int) -> None:
+    def cuMemcpyAsync(self, to: int, source: int, size: int, stream: int) -> None:
         for address in (to, source):
             assert size <= ctypes.sizeof(self.held[address]), "a copy leaves its buffer"
 
@@ -105,30 +120,34 @@ class Gpu:
     def cudaHostUnregister(self, address: int) -> None:
         del self.locked[address]
 
-    def cudaMemcpyBatchAsync(
-        self,
-        to: list[int],
-        sources: list[int],
-        sizes: list[int],
-        count: int,
-        attrs: Any,
-        at: Any,
-        few: int,
-        stream: int,
+    def cuMemcpyBatchAsync(
+        self, to: Any, sources: Any, sizes: Any, count: int, attrs: Any, at: Any, few: int, failed: Any, stream: int
     ) -> None:
         assert count == len(to) == len(sources) == len(sizes)
-        assert (len(attrs), at, few) == (1, [0], 1)
-        for address, size in zip(sources, sizes, strict=True):
-            assert any(begin <= address <= address + size <= begin + whole for begin, whole in self.locked.items())
-        buffer = next(self.held[begin] for begin in self.held if begin == to[0])
-        assert to[-1] + sizes[-1] <= to[0] + ctypes.sizeof(buffer), "a copy leaves its buffer"
+        assert (attrs.tolist(), at.tolist(), few, len(failed)) == ([1, 0, 0, 0, 0, 0], [0], 1, 1)
+        copies = list(zip(to.tolist(), sources.tolist(), sizes.tolist(), strict=True))
+        fetches = int(to[0]) in self.held
+        for place, source, size in copies:
+            ours, theirs = (place, source) if fetches else (source, place)
+            assert self._within(theirs, size, self.locked), "memory that is not page-locked"
+            held = {
+                begin: ctypes.sizeof(space) for begin, space in self.held.items() if isinstance(space, ctypes.Array)
+            }
+            assert self._within(ours, size, held), "a copy leaves its buffer"
 
         def copy() -> None:
-            for place, source, size in zip(to, sources, sizes, strict=True):
+            for place, source, size in copies:
                 ctypes.memmove(place, source, size)
-            self.fetched += count
+            if fetches:
+                self.fetched += count
+            else:
+                self.given += count
 
         self.streams[stream].append(copy)
+
+    @staticmethod
+    def _within(address: int, size: int, spaces: dict[int, int]) -> bool:
+        return any(begin <= address <= address + size <= begin + whole for begin, whole in spaces.items())
 
     def cudaStreamBeginCapture(self, stream: int, mode: Any) -> None:
         assert not self.streams[stream]
@@ -148,7 +167,7 @@ class Gpu:
     def cudaGraphExecDestroy(self, graph: int) -> None:
         del self.graphs[graph]
 
-    def cudaGraphLaunch(self, graph: int, stream: int) -> None:
+    def cuGraphLaunch(self, graph: int, stream: int) -> None:
         self.launches += 1
         self.streams[stream] += self.graphs[graph]
 
@@ -170,10 +189,12 @@ class Gpu:
 
         self.streams[stream].append(happen)
 
+    cuEventRecord = cudaEventRecord
+
     def cudaEventElapsedTime(self, start: int, end: int) -> float:
         return 1e3 * (self.times[end] - self.times[start])
 
-    def cudaStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> None:
         assert event in self.held
         recorded = self.events[event]
 
@@ -280,4 +301,5 @@ class Trt:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr(cuda, "call", made.call)
+    monkeypatch.setattr(cuda, "queue", made.queue)
     return made

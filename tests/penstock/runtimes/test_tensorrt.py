@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import artifact, cuda, engines, lanes, rows, runtimes
+from penstock import artifact, cuda, engines, interpreter, lanes, rows, runtimes
 from penstock.errors import PenstockError
 from penstock.laid import GIVEN, Form, Laid, Memory, Place
 from penstock.runtimes import InstanceDead, RejectedInput
@@ -300,7 +301,7 @@ def test_a_runner_that_closed_while_in_use_stays_closed(gpu: Gpu, monkeypatch: p
         loaded.run(feeds(4))
 
 
-@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaStreamSynchronize", "cudaSetDevice"])
+@pytest.mark.parametrize("call", ["cuGraphLaunch", "cudaStreamSynchronize", "cuCtxSetCurrent"])
 def test_an_error_of_cuda_ends_the_instance_with_cudas_own_name_for_it(gpu: Gpu, call: str) -> None:
     loaded = runner(gpu)
     assert loaded.settled(10)
@@ -409,12 +410,74 @@ def test_rows_are_fetched_from_where_they_lie_and_answers_laid_where_they_are_wa
         requests, asked = laid_requests(sizes)
         assert loaded.run_together(requests) == [GIVEN] * len(sizes)
         assert gpu.fetched >= 2 * len(sizes)
+        assert gpu.given == 2 * len(sizes)
         assert_laid(requests, asked)
         assert len(gpu.locked) == 1
         del requests
         gc.collect()
         assert not gpu.locked
     assert not gpu.held
+
+
+def test_answers_without_room_are_the_callers_though_their_rows_were_fetched(gpu: Gpu, fetching: None) -> None:
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        requests, asked = laid_requests([1, 2, 1, 1])
+        requests[2] = Laid(requests[2].form, requests[2].slot, None)
+        answers = loaded.run_together(requests)
+        assert gpu.fetched >= 8
+        assert gpu.given == 0
+        for answer, wanted in zip(answers, asked, strict=True):
+            assert_right(answer, wanted)
+
+
+def test_nothing_is_under_way_any_more_where_a_batch_could_not_be_given_out(
+    gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give(*_: Any) -> None:
+        raise cuda.CudaError("cuMemcpyBatchAsync: CUDA_ERROR_INVALID_VALUE")
+
+    with runner(gpu) as loaded:
+        assert loaded.settled(10)
+        requests, _ = laid_requests([1, 1, 1, 1])
+        monkeypatch.setattr(rows, "give", give)
+        with pytest.raises(InstanceDead, match="CUDA_ERROR_INVALID_VALUE"):
+            loaded.run_together(requests)
+        assert not any(gpu.streams.values())
+        del requests
+        gc.collect()  # the error's frames have held them
+        assert not gpu.locked
+
+
+@pytest.mark.parametrize("laid", [True, False])
+def test_the_interpreter_is_kept_but_for_the_wait_for_the_gpu(
+    gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch, laid: bool
+) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def noted(name: str) -> Any:
+        does = getattr(gpu, name)
+
+        def note(*arguments: Any) -> Any:
+            seen.append((name, round(sys.getswitchinterval(), 6)))
+            return does(*arguments)
+
+        return note
+
+    before = sys.getswitchinterval()
+    with runner(gpu, lanes=1) as loaded:
+        assert loaded.settled(10)
+        requests, asked = laid_requests([1, 1, 1, 1])
+        loaded.prepare(requests[0].form.memory)
+        try:
+            interpreter.take_turns(1e-4)
+            for name in ("cuGraphLaunch", "cudaStreamSynchronize"):
+                monkeypatch.setattr(gpu, name, noted(name))
+            loaded.run_together(requests if laid else asked)
+            assert seen == [("cuGraphLaunch", 5e-4), ("cudaStreamSynchronize", 1e-4)]
+            assert sys.getswitchinterval() == pytest.approx(1e-4)
+        finally:
+            interpreter.take_turns(before)
 
 
 def test_memory_is_locked_before_the_first_request_lies_in_it_and_once(gpu: Gpu, fetching: None) -> None:
