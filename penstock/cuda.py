@@ -1,4 +1,4 @@
-"""CUDA: the calls of its runtime that penstock makes, through cuda-bindings alone; errors carry CUDA's own names."""
+"""CUDA: the calls that penstock makes of its runtime, by cuda-bindings, and of its driver; errors by their names."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ def queue(name: str, *arguments: Any) -> None:
     """Call a function of the driver that only queues work, `cuGraphLaunch`, and keep the interpreter meanwhile.
 
     cuda-bindings let go of it for each call; where an event loop is at work in another thread, having it back takes
-    longer than the call.
+    longer than the call. While another thread allocates or page-locks memory, the driver may have the call wait for
+    that, and all other threads with it: some milliseconds, as when a model is loaded or a front end begins.
 
     Args:
-        name: of a function that waits for nothing.
+        name: of a function that waits for nothing that the GPU does.
         arguments: numbers, handles of the runtime's, or arrays of what the function takes by their address.
 
     Raises:

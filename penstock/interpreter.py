@@ -1,8 +1,8 @@
 """Python's interpreter among threads: how soon one hands it to another that waits for it.
 
 Each time a thread is made to hand it on, another has to be woken to have it, and it to be woken again: some 40 us each
-in a virtual machine. What launches a batch, or lays its answers, takes hardly longer than that itself: it is left to
-finish, while all others hand the interpreter on as soon as they are asked to.
+in a virtual machine. What launches a batch, or lays its answers, takes hardly longer than that itself, and is left to
+finish. How soon is one number for the process: until then other threads, too, may keep the interpreter for as long.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def keep() -> None:
 
 
 def share() -> None:
-    """Hand it on as all others do; to be called before anything that waits."""
+    """End that; to be called before anything that waits for long."""
     if _turn_s < _KEPT_S:
         sys.setswitchinterval(_turn_s)

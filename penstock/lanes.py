@@ -231,7 +231,7 @@ class Lane:
         return min(found)
 
     def run(self, batch: Prepared) -> None:
-        """Run what is staged, and wait; the outputs are staged then, and the interpreter is kept."""
+        """Run what is staged, and wait; the outputs are staged then. The interpreter is kept until the lease ends."""
         for missing, last in batch.filler:
             missing[:] = last  # a real row: made-up ones may index where nothing is
         interpreter.keep()
@@ -239,7 +239,7 @@ class Lane:
         self._ended()
 
     def run_from(self, batch: Prepared, items: Sequence[Laid]) -> bool:
-        """Run requests that lie in page-locked memory, and wait: nothing need be staged.
+        """The same of requests that lie in page-locked memory: nothing need be staged.
 
         Args:
             batch: a heavy one.

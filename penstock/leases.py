@@ -87,6 +87,9 @@ class Free:
 class Lease:
     """A lane in the caller's hands: write `inputs`, then `run`; its arrays are the lane's and end with the lease.
 
+    After a run of requests that lie in memory, `given` says whether their answers lie there too; the outputs are here
+    only if they do not.
+
     Args:
         free: where the lane comes from.
         shapes: of each input, in the signature's order.
@@ -98,7 +101,6 @@ class Lease:
 
     def __init__(self, free: Free, shapes: Shapes, *, batched: bool) -> None:
         self._free, self._shapes, self._batched = free, shapes, batched
-        # Whether the answers lie where the requests wanted them.
         self.given = False
 
     def __enter__(self) -> Lease:
@@ -125,7 +127,7 @@ class Lease:
         return self._batched and self._lane.heavy(self._batch.shapes)
 
     def run(self, items: Sequence[Laid] = ()) -> tuple[Any, ...]:
-        """The outputs, as views of the lane's memory, in the signature's order; not there where `given` says so.
+        """The outputs, as views of the lane's memory, in the signature's order; without meaning if `given`.
 
         Args:
             items: in page-locked memory, where `inputs` were not written: see `fetches`.

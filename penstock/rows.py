@@ -1,7 +1,8 @@
-"""Rows of requests that a GPU takes from where they lie: memory that is page-locked once, and one call for a batch.
+"""Rows of requests that a GPU takes from where they lie, and answers that it lays there, in page-locked memory.
 
 A batch of 128 pictures of 150 KB, each at a place of its own, was gathered by a processor in 3.7 ms, and copied from
-there in 0.4; the GPU's copy engines fetch them in 0.5 by themselves (`bench/results/h200_front_ends.txt`).
+there in 0.4; the GPU's copy engines fetch them in 0.5 by themselves, by one call for each tensor of a batch
+(`bench/results/h200_front_ends.txt`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 _DRIVER = 12080  # cuMemcpyBatchAsync is of CUDA 12.8
 _PORTABLE = 1  # cudaHostRegisterPortable: for all GPUs
 _NON_BLOCKING, _TRIED = 1, 64  # cudaStreamNonBlocking; bytes
-Addresses = NDArray[np.uint64]
+_Numbers = NDArray[np.uint64]
 # CUmemcpyAttributes: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, so that sources may be overwritten once the stream has come
 # past the copies, and not before; no hints of where both sides are; no flags. They count from the first copy on.
 _ATTRIBUTES, _FIRST = np.array([1, 0, 0, 0, 0, 0], np.uint32), np.zeros(1, np.uint64)
@@ -58,7 +59,9 @@ def _lock(memory: Memory) -> bool:
 
 
 def _try(address: int) -> None:
-    """See that the GPU fetches from there: a batch that it did not would cost the engine."""
+    """See that the GPU fetches from there: a batch that it did not would cost the engine. Others may use it by now: so
+    nothing is written there, which the same call does the other way round.
+    """
     into, stream = int(cuda.call("cudaMalloc", _TRIED)), int(cuda.call("cudaStreamCreateWithFlags", _NON_BLOCKING))
     try:
         places, sources, sizes = (np.array([number], np.uint64) for number in (into, address, _TRIED))
@@ -123,6 +126,6 @@ def give(items: Sequence[Laid], name: str, source: int, stream: int) -> None:
     _copy(places, np.cumsum(sizes) - sizes + np.uint64(source), sizes, stream)
 
 
-def _copy(places: Addresses, sources: Addresses, sizes: Addresses, stream: int) -> None:
+def _copy(places: _Numbers, sources: _Numbers, sizes: _Numbers, stream: int) -> None:
     failed = np.zeros(1, np.uint64)
     cuda.queue("cuMemcpyBatchAsync", places, sources, sizes, len(places), _ATTRIBUTES, _FIRST, 1, failed, stream)

@@ -28,7 +28,7 @@ from penstock.serve.slots import Slots
 from penstock.serve.times import Times
 from penstock.signature import Arrays, Signature, served
 
-_MOST_FORMS = 4096
+_MOST_FORMS, _LET_GO_S = 4096, 5.0
 AWAY = "the engine is being restarted; try again soon"
 
 
@@ -213,7 +213,11 @@ class EngineLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.there = False
         asked, self._asked = self._asked, {}
-        self._kept.clear()  # nobody is left to look
+        # A batch under way may still look at its slots, and a GPU lay answers there: another process's end, or its
+        # socket's, is not the end of what it does.
+        held = [*(request.held for request in asked.values()), *self._kept.values()]
+        asyncio.get_running_loop().call_later(_LET_GO_S, held.clear)
+        self._kept.clear()
         for request in asked.values():
             if not request.future.done():
                 request.future.set_exception(RequestError(f"the engine ended over this request; {AWAY}", 503))
@@ -316,7 +320,7 @@ class EngineLink(asyncio.Protocol):
 
     def _fail(self, held: dict[str, Any]) -> None:
         request = self._asked.pop(held["number"])
-        if held.get("kept"):  # its batch still looks at its slot
+        if held.get("kept"):  # its batch still looks at its slot, or writes to it
             self._kept[held["number"]] = request.held
         if not request.future.done():
             if request.times is not None and held["times"] is not None:

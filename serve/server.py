@@ -217,7 +217,8 @@ def settle(turn_s: float = _TURN_S) -> None:
     """Told when all that a server begins with is in memory, before it answers anybody.
 
     Args:
-        turn_s: seconds for which a thread has the interpreter at most while others wait for it.
+        turn_s: seconds for which a thread has the interpreter at most while others wait for it, but for
+            `interpreter.keep`.
     """
     # What is there by now stays: every full collection would look through it, and all answers wait some 30 ms.
     gc.collect()

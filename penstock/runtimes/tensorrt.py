@@ -1,4 +1,4 @@
-"""Runs TensorRT engines, of TensorRT and of TensorRT for RTX, through cuda-bindings alone.
+"""Runs TensorRT engines, of TensorRT and of TensorRT for RTX, through cuda-bindings and CUDA's driver alone.
 
 Inputs are staged in page-locked memory, batches run on lanes (see `penstock.lanes`), and common batch sizes are
 launched as CUDA graphs, which are captured in the background once the first is ready.

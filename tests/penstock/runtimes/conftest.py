@@ -16,7 +16,7 @@ from penstock import cuda
 from penstock.lanes import Engine
 
 Operation = Callable[[], None]
-CONTEXT = 7
+CONTEXTS = (7, 8)  # of two GPUs
 
 
 class Gpu:
@@ -29,6 +29,7 @@ class Gpu:
     def __init__(self) -> None:
         self.held: dict[int, Any] = {}
         self.streams: dict[int, list[Operation]] = {}
+        self.owners: dict[int, int] = {}
         self.graphs: dict[int, list[Operation]] = {}
         self.broken: str | None = None
         self.slow: set[int] = set()
@@ -45,9 +46,9 @@ class Gpu:
         self._numbers = itertools.count(1)
         self._lock, self._thread = threading.Lock(), threading.local()
 
-    def engine(self, *profiles: tuple[int, int, int]) -> Engine:
+    def engine(self, *profiles: tuple[int, int, int], device: int = 0) -> Engine:
         """An engine with these profiles, each a least, usual and largest batch."""
-        return Engine(Trt, Plan(self, *profiles), ("x", "n"), ("y", "total"), 0)
+        return Engine(Trt, Plan(self, *profiles), ("x", "n"), ("y", "total"), device)
 
     def call(self, name: str, *arguments: Any) -> Any:
         if self.broken == name:
@@ -55,8 +56,10 @@ class Gpu:
         return getattr(self, name)(*arguments)
 
     def queue(self, name: str, *arguments: Any) -> None:
-        """Of the driver; a thread that has no context is refused."""
-        if name != "cuCtxSetCurrent" and not hasattr(self._thread, "context"):
+        """Of the driver; a thread is refused that has no context, or that of another GPU than the stream's."""
+        context = getattr(self._thread, "context", None)
+        stream = None if name.startswith("cuCtx") else arguments[0 if name == "cuStreamWaitEvent" else -1]
+        if name != "cuCtxSetCurrent" and context not in ({*CONTEXTS} if stream is None else {self.owners[stream]}):
             raise cuda.CudaError(f"{name}: CUDA_ERROR_INVALID_CONTEXT")
         self.call(name, *arguments)
 
@@ -64,11 +67,10 @@ class Gpu:
         return 2
 
     def cudaSetDevice(self, device: int) -> None:
-        assert device == 0
-        self.cuCtxSetCurrent(CONTEXT)
+        self.cuCtxSetCurrent(CONTEXTS[device])
 
     def cuCtxSetCurrent(self, context: int) -> None:
-        assert context == CONTEXT
+        assert context in CONTEXTS
         self._thread.context = context
 
     def cuCtxGetCurrent(self, into: Any) -> None:
@@ -77,6 +79,7 @@ class Gpu:
     def cudaStreamCreateWithFlags(self, flags: Any) -> int:
         stream = next(self._numbers)
         self.streams[stream] = self.held[stream] = []
+        self.owners[stream] = self._thread.context
         return stream
 
     def cudaStreamDestroy(self, stream: int) -> None:

@@ -4,6 +4,7 @@ buffers, on a GPU in host memory, wherever the tests run.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -77,11 +78,11 @@ SIGNATURE = Signature(
 )
 
 
-def runner(gpu: Gpu, *profiles: tuple[int, int, int], lanes: int = 2) -> TensorRTRunner:
+def runner(gpu: Gpu, *profiles: tuple[int, int, int], lanes: int = 2, device: int = 0) -> TensorRTRunner:
     """A runner for batches up to the last profile's largest."""
     *_, (_, _, most) = profiles = profiles or ((1, 4, 12),)
     signature = SIGNATURE.model_copy(update={"dims": {"batch": Dim(min=1, opt=min(4, most), max=most)}})
-    return TensorRTRunner(gpu.engine(*profiles), signature, lanes)
+    return TensorRTRunner(gpu.engine(*profiles, device=device), signature, lanes)
 
 
 def feeds(rows: int, seed: int = 0) -> dict[str, Any]:
@@ -434,8 +435,12 @@ def test_answers_without_room_are_the_callers_though_their_rows_were_fetched(gpu
 def test_nothing_is_under_way_any_more_where_a_batch_could_not_be_given_out(
     gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def give(*_: Any) -> None:
-        raise cuda.CudaError("cuMemcpyBatchAsync: CUDA_ERROR_INVALID_VALUE")
+    gives = rows.give
+
+    def give(items: Any, name: str, *about: Any) -> None:
+        if name == "total":
+            raise cuda.CudaError("cuMemcpyBatchAsync: CUDA_ERROR_INVALID_VALUE")
+        gives(items, name, *about)
 
     with runner(gpu) as loaded:
         assert loaded.settled(10)
@@ -443,6 +448,7 @@ def test_nothing_is_under_way_any_more_where_a_batch_could_not_be_given_out(
         monkeypatch.setattr(rows, "give", give)
         with pytest.raises(InstanceDead, match="CUDA_ERROR_INVALID_VALUE"):
             loaded.run_together(requests)
+        assert gpu.given == 4
         assert not any(gpu.streams.values())
         del requests
         gc.collect()  # the error's frames have held them
@@ -478,6 +484,43 @@ def test_the_interpreter_is_kept_but_for_the_wait_for_the_gpu(
             assert sys.getswitchinterval() == pytest.approx(1e-4)
         finally:
             interpreter.take_turns(before)
+
+
+@pytest.mark.parametrize("fails", ["cuGraphLaunch", "cudaStreamSynchronize", "cuMemcpyBatchAsync"])
+def test_a_batch_that_fails_leaves_the_interpreter_to_all(gpu: Gpu, fetching: None, fails: str) -> None:
+    before = sys.getswitchinterval()
+    with runner(gpu, lanes=1) as loaded:
+        assert loaded.settled(10)
+        requests, _ = laid_requests([1, 1, 1, 1])
+        loaded.prepare(requests[0].form.memory)
+        try:
+            interpreter.take_turns(1e-4)
+            gpu.broken = fails
+            with pytest.raises(InstanceDead):
+                loaded.run_together(requests)
+            assert sys.getswitchinterval() == pytest.approx(1e-4)
+        finally:
+            interpreter.take_turns(before)
+            gpu.broken = None
+    del requests
+    gc.collect()
+
+
+def test_copies_are_described_to_the_driver_as_cuda_has_it() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    attributes = driver.CUmemcpyAttributes()
+    attributes.srcAccessOrder = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    assert rows._ATTRIBUTES.tobytes() == ctypes.string_at(attributes.getPtr(), rows._ATTRIBUTES.nbytes)
+
+
+def test_engines_on_two_gpus_are_called_in_turns_by_one_thread(gpu: Gpu) -> None:
+    with runner(gpu) as first, runner(gpu, device=1) as second:
+        assert first.settled(10)
+        assert second.settled(10)
+        for number in range(4):
+            asked = feeds(3, number)
+            for loaded in (first, second):
+                assert_right(loaded.run(asked), asked)
 
 
 def test_memory_is_locked_before_the_first_request_lies_in_it_and_once(gpu: Gpu, fetching: None) -> None:
