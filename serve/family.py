@@ -187,6 +187,9 @@ class Family:
             member.ready, member.told = True, message
             member.memory = descriptors[0] if descriptors else None
             descriptors = []
+            if self._announced and self._told_at is None:
+                pid = member.process.pid if member.process else 0
+                log.warning("%s is there again (process %d), after %.1f s", member.name, pid, member.away_s)
             self._link(member)
         elif what == "linked":
             member.linked = True
@@ -201,7 +204,8 @@ class Family:
                 self.lost += message["lost"]
         for descriptor in descriptors:
             os.close(descriptor)
-        if not self._announced and self.engine.ready and all(front.linked for front in self.fronts):
+        is_over = self._told_at is not None
+        if not (self._announced or is_over) and self.engine.ready and all(front.linked for front in self.fronts):
             self._announced = True
             self._listener.listen(BACKLOG)
             self._listener.setblocking(False)

@@ -43,10 +43,16 @@ class Member:
     counted_at: float = 0.0
     memory: int | None = None
     deaths: int = 0
+    buried_at: float = 0.0
     again_at: float = 0.0
     ended: bool = False
     cut_at: float | None = None
     told: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def away_s(self) -> float:
+        """Seconds since its last process ended."""
+        return time.monotonic() - self.buried_at
 
     @property
     def well(self) -> bool:
@@ -103,7 +109,8 @@ class Member:
         if self.memory is not None:
             os.close(self.memory)
         self.deaths = 0 if self.ready else self.deaths + 1
-        self.again_at = time.monotonic() + _BACKOFF_S[min(self.deaths, len(_BACKOFF_S) - 1)]
+        self.buried_at = time.monotonic()
+        self.again_at = self.buried_at + _BACKOFF_S[min(self.deaths, len(_BACKOFF_S) - 1)]
         self.process, self.memory, self.open = None, None, 0
         self.ready = self.linked = False
         return parents.signal_name(code) if code < 0 else f"exit status {code}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any, cast
 
+from penstock import preprocessing
 from penstock.errors import PenstockError
 from penstock.serve import control, frames
 from penstock.serve.remote import AWAY, EngineLink, RemoteModel
@@ -71,6 +72,8 @@ class Mirror:
         before = cast("dict[str, RemoteModel]", self.repository.models)
         old = {model.id: model for model in before.values()} if known else {}
         found = [old.get(model["id"]) or RemoteModel(model, self._link) for model in told]
+        for model in found if not known else ():  # later others are being answered
+            _warm(model)
         for model in before.values():
             model.scheduler.closed = all(model is not other for other in found)
         self.repository.models = cast("dict[str, Any]", {model.name: model for model in found})
@@ -86,6 +89,16 @@ class Mirror:
                     self._regions.register(**region)
                 except PenstockError as error:  # the segment is gone again
                     log.warning("shared memory region %r: %s", name, error)
+
+
+def _warm(model: RemoteModel) -> None:
+    """Have the first picture or text be kept waiting by nothing."""
+    if model.receipt is None or model.receipt.preprocess is None:
+        return
+    try:
+        preprocessing.warm(model.receipt.preprocess)
+    except PenstockError as error:  # who sends some is told, too
+        log.warning("%s: what clients send cannot be read: %s", model.name, error)
 
 
 def _route(weights: Weights, before: Route | None) -> Route:

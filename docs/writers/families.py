@@ -232,7 +232,7 @@ FAMILIES = (
         "serve/deadlines.py serve/remote.py serve/tickets.py serve/fronts.py serve/slots.py serve/forward.py "
         "serve/loading.py",
         "The queue is full, an answer could not be given in `--timeout-s`, a runner died or hangs, or the server is "
-        "ending: 503, UNAVAILABLE.",
+        "ending: 503, UNAVAILABLE. Tensors that are larger than all of `--slots-mb`: 413.",
         "Ask again after `Retry-After`, as `penstock predict` does. If it lasts: `/metrics`, `/debug/slow`, more "
         "`--instances`.",
     ),

@@ -212,6 +212,10 @@ def _plan(server: Any, asked: Asked) -> Any:
         counts = "1,8,32"
     if asked.poisson and not rates and asked.slo_ms is None:
         raise PenstockError("--poisson: is of open loops; give --rate or --slo-ms too")
+    if asked.grpc is not None and asked.form != "grpc":
+        raise PenstockError(
+            f"--grpc {asked.grpc[:100]!r}: says where a server's gRPC is; add --form grpc to ask it there"
+        )
     concurrency = () if counts is None else options.commas(counts, "--concurrency")
     return server.Plan(
         concurrency=tuple(options.positive(part, "--concurrency") for part in concurrency),

@@ -69,8 +69,9 @@ def serve(
         _running(
             min=1,
             max=65_536,
-            help="Memory for requests under way, of each such process, in MiB; no less than --max-body-mb. Default: "
-            "256, or twice --max-body-mb where that is more.",
+            help="Memory for requests under way, of each such process, in MiB; no less than --max-body-mb, and more "
+            "where bodies are JSON or pictures, whose tensors are larger. Default: 256, or twice --max-body-mb where "
+            "that is more.",
         ),
     ] = None,
     busy_poll_us: Annotated[

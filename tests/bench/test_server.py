@@ -228,6 +228,11 @@ def test_a_run_that_no_answer_ended_in_says_nothing(toy: Callable[..., Any]) -> 
         (["127.0.0.1:1", "m"], "did you mean a server: penstock bench http://127.0.0.1:1 m"),
         (["[::1]:8000"], "did you mean a server: penstock bench http://[::1]:8000"),
         (["URL", "double", "--form", "grpc", "--grpc", "127.0.0.1:1"], "--grpc HOST:PORT says where its gRPC is"),
+        (
+            ["URL", "double", "--grpc", "127.0.0.1:1"],
+            "--grpc '127.0.0.1:1': says where a server's gRPC is; add --form grpc",
+        ),
+        (["URL", "--grpc", "--concurrency", "4"], "--grpc '--concurrency': says where"),
         (["URL", "double", "third"], "must be a URL, and one model of it"),
         (["URL", "double", "--batch", "8"], "--batch: is for artifacts"),
         (["URL", "double", "--rate", "0"], "--rate '0': must be"),

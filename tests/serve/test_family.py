@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -120,6 +121,7 @@ def test_one_that_dies_or_stops_is_replaced_and_no_answer_is_wrong(server: Serve
     assert answers(server)
     others = members(server)
     assert victim not in others[kind]
+    assert f"is there again (process {others[kind][-1]}), after " in server.log
 
 
 def _runs(pid: int) -> bool:
@@ -560,6 +562,20 @@ def test_nothing_is_left_of_a_family_whichever_way_it_ends(
     assert server.stop(number) == (0 if number != signal.SIGKILL else -signal.SIGKILL)
     until(lambda: not any(map(_runs, pids)), 5)
     assert set(Path("/dev/shm").iterdir()) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_family_that_is_ended_while_it_begins_ends_well(models: Path, number: int) -> None:
+    command = [sys.executable, "-m", "penstock", "serve", str(models), "--workers", "2", "--port", "0"]
+    with subprocess.Popen([*command, "--grpc-port", "-1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as begun:
+        assert begun.stdout is not None
+        lines = iter(begun.stdout.readline, b"")
+        assert any(line.startswith(b"serving ") for line in lines)
+        begun.send_signal(number)
+        said = b"".join(lines).decode()
+        assert begun.wait(30) == 0
+    assert "error" not in said
+    assert "ready at" not in said
 
 
 @pytest.fixture
