@@ -13,7 +13,7 @@ import itertools
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -232,20 +232,19 @@ def _fits(answer: Arrays, form: Form) -> bool:
 
 def pieces(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
     """Of each request's array its address and its bytes."""
-    places = {form: form.inputs[name] for form in {item.form for item in items}}
-    return _addresses(items, [item.slot for item in items], places)
+    return _addresses(items, [item.slot for item in items], lambda form: form.inputs[name])
 
 
 def rooms(items: Sequence[Laid], name: str) -> NDArray[np.uint64]:
     """Of each answer's array, of requests that have room for it, the same."""
-    places = {form: form.outputs[name] for form in {item.form for item in items}}
-    return _addresses(items, [item.room or 0 for item in items], places)
+    return _addresses(items, [item.room or 0 for item in items], lambda form: form.outputs[name])
 
 
-def _addresses(items: Sequence[Laid], slots: Sequence[int], places: Mapping[Form, Place]) -> NDArray[np.uint64]:
+def _addresses(items: Sequence[Laid], slots: Sequence[int], place: Callable[[Form], Place]) -> NDArray[np.uint64]:
     """The address and the bytes of each item's array, in a slot of its memory; by what all of a form have in common."""
-    begins = {form: form.memory.address + place.start for form, place in places.items()}
-    sizes = {form: place.size for form, place in places.items()}
+    forms = {item.form for item in items}
+    begins = {form: form.memory.address + place(form).start for form in forms}
+    sizes = {form: place(form).size for form in forms}
     found = np.empty((len(items), 2), np.uint64)
     found[:, 0] = [begins[item.form] + slot for item, slot in zip(items, slots, strict=True)]
     found[:, 1] = [sizes[item.form] for item in items]

@@ -188,8 +188,10 @@ class Family:
             member.memory = descriptors[0] if descriptors else None
             descriptors = []
             if self._announced and self._told_at is None:
-                pid = member.process.pid if member.process else 0
-                log.warning("%s is there again (process %d), after %.1f s", member.name, pid, member.away_s)
+                assert member.process is not None
+                log.warning(
+                    "%s is there again (process %d), after %.1f s", member.name, member.process.pid, member.away_s
+                )
             self._link(member)
         elif what == "linked":
             member.linked = True

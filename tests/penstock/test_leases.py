@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,12 +146,9 @@ def test_whatever_is_done_one_after_another_each_lane_is_free_or_held(steps: lis
 
 
 @pytest.fixture
-def often() -> Iterator[None]:
+def often(take_turns: Callable[[float], None]) -> None:
     """Threads take turns a thousand times as often."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    yield
-    sys.setswitchinterval(interval)
+    take_turns(5e-6)
 
 
 @pytest.mark.usefixtures("often")

@@ -130,12 +130,10 @@ class Gpu:
         assert (attrs.tolist(), at.tolist(), few, len(failed)) == ([1, 0, 0, 0, 0, 0], [0], 1, 1)
         copies = list(zip(to.tolist(), sources.tolist(), sizes.tolist(), strict=True))
         fetches = int(to[0]) in self.held
+        held = {begin: ctypes.sizeof(space) for begin, space in self.held.items() if isinstance(space, ctypes.Array)}
         for place, source, size in copies:
             ours, theirs = (place, source) if fetches else (source, place)
             assert self._within(theirs, size, self.locked), "memory that is not page-locked"
-            held = {
-                begin: ctypes.sizeof(space) for begin, space in self.held.items() if isinstance(space, ctypes.Array)
-            }
             assert self._within(ours, size, held), "a copy leaves its buffer"
 
         def copy() -> None:

@@ -8,7 +8,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import artifact, cuda, engines, interpreter, lanes, rows, runtimes
+from penstock import artifact, cuda, engines, lanes, rows, runtimes
 from penstock.errors import PenstockError
 from penstock.laid import GIVEN, Form, Laid, Memory, Place
 from penstock.runtimes import InstanceDead, RejectedInput
@@ -76,6 +76,9 @@ SIGNATURE = Signature(
     ),
     dims={"batch": Dim(min=1, opt=4, max=12)},
 )
+
+
+TakeTurns = Callable[[float], None]
 
 
 def runner(gpu: Gpu, *profiles: tuple[int, int, int], lanes: int = 2, device: int = 0) -> TensorRTRunner:
@@ -457,7 +460,7 @@ def test_nothing_is_under_way_any_more_where_a_batch_could_not_be_given_out(
 
 @pytest.mark.parametrize("laid", [True, False])
 def test_the_interpreter_is_kept_but_for_the_wait_for_the_gpu(
-    gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch, laid: bool
+    gpu: Gpu, fetching: None, monkeypatch: pytest.MonkeyPatch, take_turns: TakeTurns, laid: bool
 ) -> None:
     seen: list[tuple[str, float]] = []
 
@@ -470,38 +473,32 @@ def test_the_interpreter_is_kept_but_for_the_wait_for_the_gpu(
 
         return note
 
-    before = sys.getswitchinterval()
     with runner(gpu, lanes=1) as loaded:
         assert loaded.settled(10)
         requests, asked = laid_requests([1, 1, 1, 1])
         loaded.prepare(requests[0].form.memory)
-        try:
-            interpreter.take_turns(1e-4)
-            for name in ("cuGraphLaunch", "cudaStreamSynchronize"):
-                monkeypatch.setattr(gpu, name, noted(name))
-            loaded.run_together(requests if laid else asked)
-            assert seen == [("cuGraphLaunch", 5e-4), ("cudaStreamSynchronize", 1e-4)]
-            assert sys.getswitchinterval() == pytest.approx(1e-4)
-        finally:
-            interpreter.take_turns(before)
+        take_turns(1e-4)
+        for name in ("cuGraphLaunch", "cudaStreamSynchronize"):
+            monkeypatch.setattr(gpu, name, noted(name))
+        loaded.run_together(requests if laid else asked)
+        assert seen == [("cuGraphLaunch", 5e-4), ("cudaStreamSynchronize", 1e-4)]
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("fails", ["cuGraphLaunch", "cudaStreamSynchronize", "cuMemcpyBatchAsync"])
-def test_a_batch_that_fails_leaves_the_interpreter_to_all(gpu: Gpu, fetching: None, fails: str) -> None:
-    before = sys.getswitchinterval()
+def test_a_batch_that_fails_leaves_the_interpreter_to_all(
+    gpu: Gpu, fetching: None, take_turns: TakeTurns, fails: str
+) -> None:
     with runner(gpu, lanes=1) as loaded:
         assert loaded.settled(10)
         requests, _ = laid_requests([1, 1, 1, 1])
         loaded.prepare(requests[0].form.memory)
-        try:
-            interpreter.take_turns(1e-4)
-            gpu.broken = fails
-            with pytest.raises(InstanceDead):
-                loaded.run_together(requests)
-            assert sys.getswitchinterval() == pytest.approx(1e-4)
-        finally:
-            interpreter.take_turns(before)
-            gpu.broken = None
+        take_turns(1e-4)
+        gpu.broken = fails
+        with pytest.raises(InstanceDead):
+            loaded.run_together(requests)
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+        gpu.broken = None
     del requests
     gc.collect()
 
